@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from penstock.apply.error_queue import NoEntryError
+from penstock.cli.main import app
+from penstock.pipeline.errors import Errors
 from tests.lab import Lab
 from tests.program import Program, await_true
 
@@ -365,3 +371,35 @@ def test_many_that_fail_alike_are_counted(lab: Lab, program: Program) -> None:
     first_note, others = left_out.err.splitlines()
     assert first_note.startswith(f"note: {first}: 1 of its changes is left out: public.customer")
     assert others.startswith("note: 59 more entries: 1 of its changes is left out: public.customer")
+
+
+@pytest.mark.parametrize("command", ["retry", "delete"])
+def test_an_entry_that_another_session_takes_while_all_are_read_is_passed_by(
+    lab: Lab, program: Program, queue: list[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    lab.target.execute("UPDATE account SET balance = 100; DELETE FROM customer WHERE id = 7")
+    lab.target.execute("ALTER TABLE customer DROP CONSTRAINT customer_name_check")
+    listed = Errors.entries
+
+    def entries(self: Errors, *given: Any) -> Any:
+        found = listed(self, *given)
+        lab.target.execute("DELETE FROM penstock.error WHERE id = %s", [queue[1].rpartition(".")[2]])
+        return found
+
+    monkeypatch.setattr(Errors, "entries", entries)
+    more = ["--all", "--json", "--file", str(program.folder / "pipeline.yaml")]
+    given = [*more, "--yes"] if command == "delete" else more
+    done = CliRunner().invoke(app, ["errors", command, *given], env=program.environment)
+
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    left = [queue[0], queue[2]]
+    if command == "delete":
+        assert said == {"deleted": left}
+    else:
+        assert (said["applied"], said["failed"], said["gone"]) == (left, [], [queue[1]])
+    assert lab.errors() == []
+    # A name that a person gives is still one that has to be there.
+    named = ["errors", command, queue[1], *given[1:]]
+    refused = CliRunner().invoke(app, named, env=program.environment)
+    assert isinstance(refused.exception, NoEntryError)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.apply.entry_edits import by_settings, read_place
-from penstock.apply.error_queue import EntryOutcome
+from penstock.apply.error_queue import EntryOutcome, NoEntryError
 from penstock.cli.main import app
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.publication import Publication
@@ -220,6 +220,27 @@ def test_whatever_ends_a_run_a_transaction_is_put_aside_once(
 
     assert len(publication.errors().entries()) == 1
     assert published(tmp_path) == [("good", "c", 0), ("good", "c", 2)]
+
+
+def test_entries_that_another_session_takes_while_all_are_read_are_passed_by(lab: Lab, publishing: Open) -> None:
+    publication = publishing()
+    commit(lab, *(BOTH.format(n=n) for n in range(3)))
+    run(publication)
+    first, second, third = (entry.id for entry in publication.errors().entries())
+    publication.errors().delete(first)
+
+    with pytest.raises(NoEntryError):
+        list(publication.retry([first, second]))
+    mend = by_settings([read_place("2.after.m", None, option="--null")], ())
+    retried = list(publication.retry([first, second], mend=mend, skip_gone=True))
+    deleted = publication.errors().delete(first, second, third, skip_gone=True)
+
+    assert [(one.entry_id, one.outcome) for one in retried] == [
+        (first, EntryOutcome.GONE),
+        (second, EntryOutcome.APPLIED),
+    ]
+    assert deleted == [third]
+    assert publication.errors().entries() == []
 
 
 def test_people_see_and_mend_the_queue_by_the_commands_that_they_know(

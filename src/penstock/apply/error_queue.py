@@ -234,8 +234,15 @@ class ErrorQueue(Protocol):
             NoEntryError: There is no such entry.
         """
 
-    def delete(self, *entry_ids: str) -> None:
-        """Remove entries, all of them or none; nothing is applied, and no watermark moves. Raises as `load` does."""
+    def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """Remove entries, all of them or none; nothing is applied, and no watermark moves. Raises as `load` does.
+
+        Args:
+            skip_gone: Pass by those that are not there any more, which another session has applied or deleted.
+
+        Returns:
+            The ids of those that were removed, in full.
+        """
 
     def note(self, *notes: Note) -> None:
         """Write down deeds that changed nothing."""

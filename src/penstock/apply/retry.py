@@ -137,14 +137,18 @@ def go_on(queue: ErrorQueue, config: RetryConfig, *, tell: Callable[[str], None]
             yield retried
 
 
-def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str]) -> list[str]:
+def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str], *, skip_gone: bool = False) -> list[str]:
     """Put entries into the order in which the source committed them, each once, however its name was written.
+
+    Args:
+        skip_gone: The names are ids that the queue had a moment ago: one that it lacks by now comes last, and `retry`
+            finds that another session has applied or deleted it.
 
     Raises:
         NoEntryError: There is no entry of one of these names.
     """
     place = {entry.id: number for number, entry in enumerate(queue.entries())}
-    given = {entry_id if entry_id in place else queue.find(entry_id) for entry_id in entry_ids}
+    given = {entry_id if skip_gone or entry_id in place else queue.find(entry_id) for entry_id in entry_ids}
     # One that has come meanwhile has no place yet.
     return sorted(given, key=lambda one: place.get(one, len(place)))
 

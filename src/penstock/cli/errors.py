@@ -172,7 +172,17 @@ def retry(
     pipeline = open_file(file)
     mend = _function(mending, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    _apply(pipeline, chosen, mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run, json=json)
+    _apply(
+        pipeline,
+        chosen,
+        mend,
+        as_me=as_me,
+        role=role,
+        go_on=go_on,
+        dry_run=dry_run,
+        skip_gone=not entry_id,
+        json=json,
+    )
 
 
 @app.command()
@@ -255,11 +265,11 @@ def delete(
         if json or not sys.stdin.isatty():
             raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
         typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
-    queue.delete(*chosen)
+    deleted = queue.delete(*chosen, skip_gone=not entry_id)
     if not json and not chosen:
         say(_NOTHING_THERE if every else _NOTHING_FITS)
     elif not json:
-        say(f"deleted {count(len(chosen), 'transaction')}, never to be applied")
+        say(f"deleted {count(len(deleted), 'transaction')}, never to be applied")
     # What has waited for one of them waits no more.
     went_on = []
     for one in pipeline.go_on(lambda text: warn(f"note: {printable(text)}")):
@@ -267,7 +277,7 @@ def delete(
         if not json:
             _tell(one, is_last_word=False)
     if json:
-        print_json({"deleted": chosen, **({"went_on": _result(went_on)} if went_on else {})})
+        print_json({"deleted": deleted, **({"went_on": _result(went_on)} if went_on else {})})
     if any(one.is_failed for one in went_on):
         raise typer.Exit(3)
 
@@ -314,6 +324,7 @@ def _apply(
     go_on: bool,
     dry_run: bool,
     json: bool,
+    skip_gone: bool = False,
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
     if as_me and role is not None:
@@ -332,6 +343,7 @@ def _apply(
             role=role,
             go_on=go_on,
             dry_run=dry_run,
+            skip_gone=skip_gone,
         ):
             done.append(retried)
             # Of those that fail alike the first is told; the sum counts them.

@@ -87,9 +87,9 @@ class Errors:
         with self._queue.retry_session() as session:
             return ShownEntry(entry, transaction, stand(session, transaction, self._keys))
 
-    def delete(self, *entry_ids: str) -> None:
-        """Give transactions up, all of these or none; nothing is applied. Raises as `load` does."""
-        self._queue.delete(*entry_ids)
+    def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """Give transactions up, all of these or none; nothing is applied. See `apply.error_queue.ErrorQueue.delete`."""
+        return self._queue.delete(*entry_ids, skip_gone=skip_gone)
 
     def history(self, entry_id: str | None = None, *, most: int = 1000) -> Sequence[PastAction]:
         """Return the last things that people did with entries, or with one, the oldest of them first."""

@@ -369,10 +369,14 @@ class Pipeline(Capturing):
         role: str | None = None,
         go_on: bool = False,
         dry_run: bool = False,
+        skip_gone: bool = False,
     ) -> Iterator[Retried]:
         """Apply entries of the error queue again, in commit order, one by one as they are asked for.
 
         See `apply.retry.retry`, and `apply.retry.RetryConfig` for the options.
+
+        Args:
+            skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
@@ -382,7 +386,7 @@ class Pipeline(Capturing):
             raise fault
         queue = self._error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from retry(queue, in_commit_order(queue, entry_ids), config, tell=tell)
+            yield from retry(queue, in_commit_order(queue, entry_ids, skip_gone=skip_gone), config, tell=tell)
 
     def go_on(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Retried]:
         """Apply what has waited in the error queue, and waits for nothing any more; see `apply.retry.go_on`."""

@@ -226,6 +226,7 @@ class Publication(Capturing):
         role: str | None = None,
         go_on: bool = False,
         dry_run: bool = False,
+        skip_gone: bool = False,
     ) -> Iterator[Retried]:
         """Publish entries of the error queue, in commit order, one by one as they are asked for.
 
@@ -240,7 +241,7 @@ class Publication(Capturing):
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
             versions = [version.table for version in stream.tables()]
-        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run)
+        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""

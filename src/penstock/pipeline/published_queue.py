@@ -60,15 +60,23 @@ class PublishedQueue:
         entry, transaction = self.load(entry_id)
         return ShownEntry(entry, transaction, [CurrentRow(change) for change in transaction.changes])
 
-    def delete(self, *entry_ids: str) -> None:
-        """Give transactions up, all of these or none; they are never published. Raises as `load` does."""
+    def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """Give transactions up, all of these or none; they are never published. Raises as `load` does.
+
+        Args:
+            skip_gone: Pass by those that are not there any more, which another session has published or deleted.
+
+        Returns:
+            The ids of those that were removed, in full.
+        """
         with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
             published_state = publisher.published_state
-            numbers = [self._find(published_state.errors, entry_id).number for entry_id in entry_ids]
-            if numbers:
+            chosen = self._chosen(published_state.errors, entry_ids, skip_gone=skip_gone)
+            if chosen:
                 with publisher.transaction() as transaction:
-                    published_state, entries = published_state.without_errors(dict.fromkeys(numbers))
+                    published_state, entries = published_state.without_errors(chosen)
                     transaction.stand(published_state, *entries)
+        return [entry_of(self._log.pipeline, one).id for one in chosen.values()]
 
     def history(self, entry_id: str | None = None, *, most: int = 1000) -> NoReturn:
         """Refuse: what people did with entries is written down nowhere."""
@@ -82,6 +90,7 @@ class PublishedQueue:
         mend: Mend | None = None,
         go_on: bool = False,
         dry_run: bool = False,
+        skip_gone: bool = False,
     ) -> Iterator[Retried]:
         """Publish entries, in commit order, one by one as they are asked for: each with its removal, or neither.
 
@@ -90,12 +99,16 @@ class PublishedQueue:
             mend: Says what to publish of an entry; by default all that the source committed.
             go_on: Go on behind an entry that cannot be published still.
             dry_run: Only see whether each could be told as events.
+            skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is published.
         """
         known = self._log.published_state().errors
-        chosen = in_order({one.number: one for one in (self._find(known, id_) for id_ in entry_ids)}.values())
+        chosen = in_order(self._chosen(known, entry_ids, skip_gone=skip_gone).values())
+        if skip_gone:
+            there = {entry_of(self._log.pipeline, one).id for one in chosen}
+            yield from (Retried(entry_id, EntryOutcome.GONE) for entry_id in entry_ids if entry_id not in there)
         events = EventEncoder(self._settings, Dictionary(tables))
         newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
         for one in chosen:
@@ -121,6 +134,14 @@ class PublishedQueue:
                 )
                 if not (go_on or dry_run):
                     raise _untold(entry_id, exc) from exc
+
+    def _chosen(
+        self, errors: Mapping[int, PutAside], entry_ids: Sequence[str], *, skip_gone: bool
+    ) -> Mapping[int, PutAside]:
+        """The entries of these names by their numbers, each once."""
+        there = {f"{self._log.pipeline}.{number}" for number in errors}
+        given = [entry_id for entry_id in entry_ids if not skip_gone or entry_id in there]
+        return {one.number: one for one in (self._find(errors, entry_id) for entry_id in given)}
 
     def _find(self, errors: Mapping[int, PutAside], entry_id: str) -> PutAside:
         number = entry_id.removeprefix(f"{self._log.pipeline}.")

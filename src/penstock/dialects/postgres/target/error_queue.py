@@ -159,9 +159,10 @@ class PostgresErrorQueue:
             committed = None if entry.committed_at is None else round(entry.committed_at.timestamp() * 1_000_000)
             return entry, Transaction(entry.commit_scn, entry.txn_id, committed, [_change(c) for c in changes])
 
-    def delete(self, *entry_ids: str) -> None:
+    def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
         """Remove entries, all of them or none; nothing is applied."""
         named = {self._number(entry_id): entry_id for entry_id in entry_ids}
+        deleted = []
         connection = self._sql()
         with speaking("write the error queue", self._url), connection.transaction():
             for number, entry_id in named.items():
@@ -169,9 +170,13 @@ class PostgresErrorQueue:
                 row = self._rows().execute(_ENTRY + " AND e.id = %s FOR UPDATE OF e", [self._process, number])
                 found = row.fetchone()
                 if found is None or connection.execute(_DELETE, [self._process, number]).rowcount == 0:
+                    if skip_gone:
+                        continue
                     raise self._unknown(entry_id)
                 note = Note(_entry(self._process, found), EntryAction.DELETE, EntryOutcome.DELETED)
                 write_action(connection, self._process, self._actor, note)
+                deleted.append(note.entry.id)
+        return deleted
 
     def note(self, *notes: Note) -> None:
         """Write down deeds that changed nothing."""
