@@ -481,8 +481,9 @@ def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str
     ("pair", "written"),
     [({"a": "1", "b c": None}, '"a"=>"1", "b c"=>NULL'), ('{"a\\"":"1"}', '"a\\""=>"1"'), ('"a"=>"1"', '"a"=>"1"')],
 )
-def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> None:
-    settings = DecodeSettings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
+@pytest.mark.parametrize("name", ["hstore", "public.hstore"])
+def test_pairs_are_written_as_the_target_reads_them(name: str, pair: Any, written: str) -> None:
+    settings = DecodeSettings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name=name)}})
     assert value_of(None, text(pair), settings=settings) == written
 
 

@@ -161,6 +161,8 @@ def plain_reader(expected: LogicalType | None, modes: DeclaredModes, connector: 
     """
     if expected is None:
         return as_it_stands
+    # An extension's type is in whichever schema the target has it.
+    name = (expected.name or "").rpartition(".")[2]
     match expected.kind:
         case Kind.BOOLEAN:
             return boolean_text
@@ -196,10 +198,10 @@ def plain_reader(expected: LogicalType | None, modes: DeclaredModes, connector: 
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             # A number in a column of text may count days or seconds.
             return _plain_text
-        case Kind.OTHER if expected.name in ("point", "geometry", "geography"):
-            shape = point_text if expected.name == "point" else geometry_text
+        case Kind.OTHER if name in ("point", "geometry", "geography"):
+            shape = point_text if name == "point" else geometry_text
             return lambda value: shape(value) if isinstance(value, dict) else as_it_stands(value)
-        case Kind.OTHER if expected.name == "hstore":
+        case Kind.OTHER if name == "hstore":
             return hstore_text
         case Kind.JSON | Kind.OTHER:
             return as_it_stands
