@@ -9,12 +9,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.apply.apply_errors import ApplyError, ContentionError, SpeculationError
+from penstock.apply.apply_errors import VALUE_MALFORMED, ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.base import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
+from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.rows import DifferenceWriter, RowsAside
@@ -250,13 +251,21 @@ class _Sieve:
 
 def _refused(target: TargetTable, error: ApplyError, widening: str | None) -> OperatorError:
     altered = "alter the table" if error.column is None else f"alter column {error.column!r}"
-    altered += " at the target so that it takes what the source holds"
+    altered += " at the target so that it takes what the source holds; or "
     if widening is not None:
-        altered = f"widen column {error.column!r} at the target: {widening}"
+        altered = f"widen column {error.column!r} at the target: {widening}; or "
+    elif _is_no_text(target, error):
+        altered = ""
     return OperatorError(
         f"cannot copy table {target.name}: the target refuses a row: {error.what}",
         where=f"key of the table: {', '.join(target.key.columns)}" if target.key.is_declared else "",
-        do=f"{altered}; or change the value by a rule; or set"
+        do=f"{altered}change the value by a rule; or set"
         " apply.on_bad_row to put_aside, which has such rows wait in the error queue; or take the table out of"
         " capture.tables; then run again",
     )
+
+
+def _is_no_text(target: TargetTable, error: ApplyError) -> bool:
+    """Whether a column of text refuses what no text can be: no other column of text would take it."""
+    column = target.schema.by_name.get(error.column or "")
+    return column is not None and column.logical.kind is Kind.STRING and error.number == VALUE_MALFORMED

@@ -125,6 +125,17 @@ def test_what_the_driver_does_not_send_is_the_changes_and_no_value_is_told(
     assert str(refused(exc)) == told
 
 
+def test_a_zero_byte_that_a_copy_sends_is_called_what_the_driver_calls_it(connection: Connection) -> None:
+    connection.execute("CREATE TEMPORARY TABLE copied (v text)")
+    with (
+        pytest.raises(psycopg.errors.CharacterNotInRepertoire) as caught,
+        connection.cursor().copy("COPY copied FROM STDIN") as copy,
+    ):
+        copy.write(b"SECRET\0\n")
+    error = refused(caught.value)
+    assert (str(error), error.code) == ("a text holds a zero byte (NUL), which PostgreSQL does not store", "22021")
+
+
 def test_the_drivers_own_error_is_not_tried_again_elsewhere_either(connection: Connection) -> None:
     exc = raised(connection, "SELECT %s", "\0")
     assert isinstance(exc, psycopg.Error)

@@ -48,6 +48,9 @@ _OUT_OF_ORDER = {"53100", "58030", "25006"}
 
 _NO_RIGHT = "42501"
 
+_NO_CHARACTER = "22021"
+"""Bytes that are no character of the database's encoding."""
+
 _MORE_RETRIED = {"53200", "53300"}
 """Out of memory, or of connections: tried again where the work is the process's own."""
 
@@ -86,7 +89,7 @@ def refused(exc: Exception) -> ApplyError:
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
         return ApplyError(
             LOGICAL_ERRORS.get(exc.sqlstate, apply_errors.OTHER),
-            safe_message(exc.diag),
+            _HOLDS_NUL if _is_of_nul(exc.diag) else safe_message(exc.diag),
             code=exc.sqlstate,
             column=exc.diag.column_name,
             constraint=exc.diag.constraint_name,
@@ -95,10 +98,18 @@ def refused(exc: Exception) -> ApplyError:
     return ApplyError(number, what)
 
 
+_HOLDS_NUL = "a text holds a zero byte (NUL), which PostgreSQL does not store"
+
+
+def _is_of_nul(diag: Any) -> bool:
+    """Whether the server was sent a zero byte in a text, as COPY does. Its message ends in the bytes it refuses."""
+    return diag.sqlstate == _NO_CHARACTER and (diag.message_primary or "").endswith(": 0x00")
+
+
 def _unsent(exc: Exception) -> tuple[int, str]:
     """Why the driver does not send a value. Its own text may repeat a part of it."""
     if isinstance(exc, psycopg.DataError) and "NUL" in str(exc):
-        return apply_errors.VALUE_MALFORMED, "a text holds a zero byte (NUL), which PostgreSQL does not store"
+        return apply_errors.VALUE_MALFORMED, _HOLDS_NUL
     if isinstance(exc, UnicodeError):
         return apply_errors.VALUE_MALFORMED, "a text holds half of a surrogate pair, which UTF-8 cannot write"
     if isinstance(exc, MemoryError | OverflowError):
