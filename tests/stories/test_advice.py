@@ -109,3 +109,23 @@ def test_a_row_that_the_copy_refuses_fits_once_the_column_is_widened_as_the_mess
     assert lab.pipeline().plan().target.faults == []
     lab.pipeline().run(threading.Event(), until_caught_up=True)
     assert lab.pipeline().verify().is_identical
+
+
+def test_a_pattern_whose_tables_were_dropped_is_taken_out_and_setup_brings_what_a_run_misses(lab: Lab) -> None:
+    patterns = ["public.part*", "public.old*"]
+    lab.setup(
+        "CREATE TABLE part (id int PRIMARY KEY) PARTITION BY LIST (id);"
+        "CREATE TABLE part1 PARTITION OF part FOR VALUES IN (1); CREATE TABLE old (id int PRIMARY KEY)",
+        patterns,
+    )
+    lab.source.execute("DROP TABLE old; CREATE TABLE part2 PARTITION OF part FOR VALUES IN (2)")
+    lab.source.execute("INSERT INTO part VALUES (2)")
+    lab.apply()
+    (entry,) = lab.errors()
+
+    with pytest.raises(PenstockError, match=r"no table matches 'public\.old\*'.* Names are .*take a pattern out whose"):
+        lab.pipeline(patterns).setup()
+    lab.pipeline(patterns[:1]).setup()
+
+    assert lab.retry(entry.id) == [entry.id]
+    lab.assert_identical("part")

@@ -35,8 +35,8 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
         raise OperatorError(
             f"no table matches {', '.join(map(repr, unknown))}",
             where=f"capture.tables, {label(url)}",
-            do="names are taken as they stand in the catalogue, upper and lower case included"
-            + nearest_table(unknown[0], roots),
+            do="names are taken as they stand in the catalogue, upper and lower case included; take a pattern out whose"
+            " tables were dropped" + nearest_table(unknown[0], roots),
         )
     return sorted(_topmost(found, roots))
 
