@@ -74,6 +74,24 @@ def test_capture_is_in_the_way_of_no_ddl(lab: Lab, statement: str) -> None:
     assert [row["op"] for row in lab.changes() if row["table_name"] == "m"] == ["insert", "update"]
 
 
+def rows_read_by_an_alter(lab: Lab) -> int:
+    """How many rows an ALTER of a captured table has its session read, of the set's tables and of the catalogue."""
+    counts = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_all_tables"
+    with lab.source.transaction(force_rollback=True):
+        lab.source.execute("ALTER TABLE t ALTER v TYPE varchar(21)")
+        row = lab.source.execute(counts).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_an_alter_costs_its_writer_the_same_whatever_else_is_captured(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
+    alone = rows_read_by_an_alter(lab)
+    lab.setup(";".join(f"CREATE TABLE t{n} (id int PRIMARY KEY, v varchar(20), p int REFERENCES t)" for n in range(60)))
+
+    assert rows_read_by_an_alter(lab) < 1.5 * alone
+
+
 def test_a_partition_that_was_detached_is_let_go(lab: Lab) -> None:
     lab.setup(
         "CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
