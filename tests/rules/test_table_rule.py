@@ -432,6 +432,19 @@ def test_numbers_inside_json_keep_their_digits_or_have_no_value(
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["007.5", "00000000000000000012", "-012345678901234567890", "-00.1", "1e999", "1.5e", "a 01.50 b", "0e", "2.50"],
+)
+def test_what_looks_like_a_number_beside_json_is_text(text: str) -> None:
+    """JSON has no such numbers; a text beside it may hold them."""
+    rule = rule_of(ARROWS, add={"made": "(j ->> 't') || l"})
+    rows, faults = rule.told_rows(pa.RecordBatch.from_pylist([{"id": "1", "j": '{"t": "x"}', "l": text}]))
+
+    assert rows["made"].to_pylist() == [f"x{text}"]
+    assert faults == {}
+
+
+@pytest.mark.parametrize(
     "expression",
     [
         "to_json(net)",

@@ -126,3 +126,31 @@ def test_names_that_are_no_series_may_leave_numbers_out(tmp_path: Path, names: l
         (tmp_path / name).write_text(line(name))
 
     assert log(tmp_path).extents()[LINES].end == len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "then"),
+    [
+        (("part-1.jsonl", "part-2.jsonl", "part-10.jsonl"), "part-10.jsonl", "part-2.jsonl"),
+        (("2026-9-30.jsonl", "2026-10-1.jsonl"), "2026-10-1.jsonl", "2026-9-30.jsonl"),
+        (("shop.9.jsonl", "shop.10.jsonl", "other.3.jsonl"), "shop.10.jsonl", "shop.9.jsonl"),
+    ],
+)
+def test_names_whose_order_is_not_that_of_their_numbers_are_refused(
+    tmp_path: Path, names: tuple[str, ...], first: str, then: str
+) -> None:
+    """Read in the order of the names, the tenth file's transactions would come before the second's, and stay so."""
+    for name in names:
+        (tmp_path / name).write_text(line(name))
+
+    with pytest.raises(OperatorError, match=f"file {first} would be read before file {then}") as refused:
+        log(tmp_path).extents()
+
+    assert "0009 and 0010" in refused.value.do
+
+
+def test_names_that_are_told_apart_otherwise_need_no_zeros(tmp_path: Path) -> None:
+    for name in ("a-10.jsonl", "b-9.jsonl", "2026-01-05T10.jsonl", "2026-01-05T11.jsonl", "3f2b.jsonl"):
+        (tmp_path / name).write_text(line(name))
+
+    assert log(tmp_path).extents()[LINES].end == 5

@@ -298,10 +298,12 @@ def _lost_digits(expression: Expression, columns: Mapping[str, pa.Array], made: 
 
 
 def _numbers_written(numbers: Sequence[str]) -> list[str | None]:
-    """How DuckDB writes numbers inside JSON."""
+    """How DuckDB writes numbers inside JSON; None for what it takes for none."""
     if not numbers:
         return []
-    (found,) = _query(f"SELECT CAST(json(v) AS VARCHAR) FROM {_ROWS}", pa.table({"v": pa.array(numbers, pa.string())}))
+    # In a text beside the JSON there may be what looks like a number, and is none there: `007.5`.
+    query = f"SELECT CASE WHEN json_valid(v) THEN CAST(json(v) AS VARCHAR) END FROM {_ROWS}"
+    (found,) = _query(query, pa.table({"v": pa.array(numbers, pa.string())}))
     return list(found.to_pylist())
 
 

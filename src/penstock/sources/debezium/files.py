@@ -22,6 +22,8 @@ from penstock.text import are, count
 
 _NUMBERED = re.compile(r"(\D*)(\d+)(\.[a-z]+)")
 
+_DIGITS = re.compile(r"[0-9]+")
+
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 LINES = Partition("lines", 0)
@@ -163,6 +165,7 @@ class FileLog:
             known = [file.name for file in files]
             if len(names) > len(known):
                 _refuse_gaps(names, self.label)
+                _refuse_other_order(names, self.label)
             if names[: len(known)] != known:
                 if gone := sorted(set(known) - set(names)):
                     raise _changed(f"file {gone[0]} was read, and is not there any more", self.label)
@@ -250,6 +253,28 @@ def _refuse_gaps(names: Sequence[str], where: str) -> None:
                 where=where,
                 do="bring it: files are read in the order of their names, and none is read later",
             )
+
+
+def _refuse_other_order(names: Sequence[str], where: str) -> None:
+    """Make sure that the order of names is that of the numbers in them: `t-10` comes before `t-9`."""
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name in names:
+        alike[tuple(_DIGITS.split(name))].append(name)
+    for series in alike.values():
+        counted = sorted(series, key=_numbers)
+        for name, numbered in zip(series, counted, strict=True):
+            if _numbers(name) != _numbers(numbered):
+                raise OperatorError(
+                    f"file {name} would be read before file {numbered}, by the order of their names, and is numbered"
+                    " after it",
+                    where=where,
+                    do="write all numbers with equally many digits, 0009 and 0010; what was read in another order"
+                    f" before has to be read anew: {RESYNC}",
+                )
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in _DIGITS.findall(name)]
 
 
 def _split(content: bytes) -> list[tuple[int, bytes]]:
