@@ -7,6 +7,7 @@ The ledger knows the capture set by its id and place, and the cuts of the log th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -113,6 +114,7 @@ class History:
         anchor: The last cut at or before that.
         newest: The last cut that anything at the target is of: applied in part, or copied.
         is_new: Nothing was applied or copied yet.
+        copies: The cuts that tables were copied at, those that have a mark.
     """
 
     consumer: Consumer
@@ -121,6 +123,7 @@ class History:
     anchor: Anchor | None
     newest: Anchor | None
     is_new: bool
+    copies: Sequence[Anchor] = ()
 
 
 @dataclass(frozen=True)

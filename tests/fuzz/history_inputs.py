@@ -29,10 +29,11 @@ from penstock.position import START, Anchor
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
+from penstock.sources.debezium.files import FileLog
 from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.source import DebeziumSource
-from penstock.sources.debezium.tables import EventDecoder
+from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
 from penstock.sources.recorded import RecordedConnector
 from penstock.sources.xds.source import XdsConnector
@@ -66,7 +67,7 @@ class Topics(Input):
         self.database, self.chance = database, chance
         topics = [*([ENDS] if has_ends else []), *(Partition(f"shop.{one}", 0) for one in self.names)]
         chance.shuffle(topics)
-        self.log = MemoryLog({one: [] for one in topics}, at_once=chance.choice([1, 7, 50]))
+        self.log: Any = MemoryLog({one: [] for one in topics}, at_once=chance.choice([1, 7, 50]))
         self.written: list[Piece] = []
         self.position = START
         self.origin: CaptureOrigin | None = None
@@ -148,11 +149,15 @@ class Topics(Input):
         self.written = kept
         return kept
 
+    def known(self) -> Tables:
+        """The tables that are read: all that there is a topic of."""
+        return tables()
+
     def run(self) -> tuple[Sequence[Sequence[str]], bool]:
         if self.loses_offsets:
             self.log.committed.clear()
         found: list[Sequence[str]] = []
-        known = tables()
+        known = self.known()
         tracker = Tracker(self.log, LogLayout(ENDS.topic, settle_s=0.02), known, "penstock.shop")
         try:
             with closing(DebeziumSource(self.log, tracker, known, ENDS.topic)) as source:
@@ -182,6 +187,75 @@ class Topics(Input):
             self.position, self.anchor = part.end, part.anchor
             until = time.monotonic() + _PATIENCE_S
         return True
+
+
+class EventFiles(Topics):
+    """The same as lines of files, of which more are written for each time that something comes."""
+
+    def __init__(self, connector: str, chance: random.Random, *, has_ends: bool) -> None:
+        super().__init__(connector, chance, has_ends=has_ends)
+        self.loses_offsets = False
+        self._made = TemporaryDirectory(prefix="penstock-history-")
+        self.folder = Path(self._made.name)
+        self.files: dict[str, Sequence[Piece]] = {}
+        self.made = 0
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        self.made += 10
+        self._put(f"{self.made:05}.jsonl", pieces)
+
+    def _put(self, name: str, pieces: Sequence[Piece]) -> None:
+        lines = (
+            {"topic": one.where, "partition": 0, "key": {"v": "x"}, "value": one.content, "headers": []}
+            for one in pieces
+        )
+        (self.folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.files[name] = pieces
+
+    def damages(self) -> Mapping[str, Callable[[random.Random], Sequence[Piece]]]:
+        damages = {"take the last files away": self._cut, "take a file away": self._hole, "change a file": self._change}
+        return {**damages, "a file comes below others": self._below, "cut a file off": self._shorten}
+
+    def _cut(self, chance: random.Random) -> Sequence[Piece]:
+        return self._without(sorted(self.files)[-chance.randint(1, 3) :])
+
+    def _hole(self, chance: random.Random) -> Sequence[Piece]:
+        return self._without([chance.choice(sorted(self.files))])
+
+    def _without(self, names: Sequence[str]) -> Sequence[Piece]:
+        for name in names:
+            (self.folder / name).unlink()
+            del self.files[name]
+        return self._there()
+
+    def _change(self, chance: random.Random) -> Sequence[Piece]:
+        name = chance.choice(sorted(self.files))
+        self._put(name, list(reversed(self.files[name])))
+        return self._there()
+
+    def _shorten(self, chance: random.Random) -> Sequence[Piece]:
+        name = chance.choice(sorted(self.files))
+        self._put(name, self.files[name][:-1])
+        return self._there()
+
+    def _below(self, chance: random.Random) -> Sequence[Piece]:
+        name = chance.choice(sorted(self.files))
+        self._put(name.replace("0.jsonl", "5.jsonl"), self.files[name])
+        return self._there()
+
+    def _there(self) -> Sequence[Piece]:
+        return [piece for name in sorted(self.files) for piece in self.files[name]]
+
+    def known(self) -> Tables:
+        """All: before the first line of a table, files say nothing of it."""
+        return Tables(DecodeSettings(), "shop", skips=False, is_wanted=lambda _: True)
+
+    def run(self) -> tuple[Sequence[Sequence[str]], bool]:
+        self.log = FileLog(LocalStorage(self.folder))
+        return super().run()
+
+    def close(self) -> None:
+        self._made.cleanup()
 
 
 class Recording(Input):
@@ -404,6 +478,10 @@ def _by_transaction(rows: Any) -> Sequence[Sequence[str]]:
     return list(found.values())
 
 
+def _files(chance: random.Random, *, has_ends: bool) -> Input:
+    return EventFiles(chance.choice(sorted(TABLES)), chance, has_ends=has_ends)
+
+
 def _topics(chance: random.Random, *, has_ends: bool) -> Input:
     return Topics(chance.choice(sorted(TABLES)), chance, has_ends=has_ends)
 
@@ -412,6 +490,8 @@ INPUTS: Mapping[str, Callable[[random.Random], Input]] = {
     "archive": ChangeArchive,
     "db2": LogBuffers,
     "xds": Folder,
+    "files": partial(_files, has_ends=True),
+    "files-without-ends": partial(_files, has_ends=False),
     "topics": partial(_topics, has_ends=True),
     "topics-without-ends": partial(_topics, has_ends=False),
 }

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from penstock.change import TableName
+from penstock.errors import OperatorError
 from penstock.formats.debezium.record import TopicRecord
-from penstock.history import HistoryError
-from penstock.position import START
+from penstock.history import Consumer, History, HistoryError
+from penstock.position import EVERYTHING, START
+from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.tracker import Tracker
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 
+ORDERS_TABLE = TableName("public", "orders")
 OTHERS = Partition("shop.public.others", 0)
 SECOND = Partition("shop.public.orders", 1)
 
@@ -107,3 +110,31 @@ def test_a_connector_that_marks_no_first_row_begins_again_at_another_place() -> 
 def test_rows_without_marks_are_all_copied_wherever_they_are_said_to_be() -> None:
     rows = [row("true", lsn) for lsn in (0, 7, 7, 3)] + [row("last", 9)]
     assert copied({ENDS: ended("70"), ORDERS: rows}) == {"orders": [(0, n) for n in range(5)]}
+
+
+@pytest.mark.parametrize("mark", ["last", "true"])
+def test_rows_that_come_when_the_copy_is_made_are_refused_by_a_later_run(mark: str) -> None:
+    """Also where a broker has forgotten what was committed, or files keep none: the ledger says what the copy has."""
+    log, table, consumer = MemoryLog({ORDERS: [row("true", 10), row(mark, 10)]}), ORDERS_TABLE, Consumer("c", "shop")
+    first = DebeziumConnector(log, LogLayout(ENDS.topic, settle_s=0.05), tables(), "shop")
+    with closing(first.open_source()) as source:
+        joined = source.join(History(consumer, None, START, None, None, is_new=True))
+        (copy,) = first.copies_at([table], START)
+        with first.stored(copy, threading.Event()).hold_snapshot() as held:
+            known = History(consumer, joined.origin, START, joined.anchor, None, is_new=False, copies=[held.anchor])
+    log.committed.clear()
+
+    assert _waits(log, known)
+    for late in (row("true", 10), row("last", 10)):
+        log.append(ORDERS, late)
+    with pytest.raises(OperatorError, match="came after it was taken to be over: the copy lacks them"):
+        _waits(log, known)
+
+
+def _waits(log: MemoryLog, known: History) -> bool:
+    """Whether a run finds nothing to do."""
+    side = DebeziumConnector(log, LogLayout(ENDS.topic, settle_s=0.05), tables(), "shop")
+    with closing(side.open_source()) as source:
+        source.join(known)
+        source.tick()
+        return source.next_slice(START, EVERYTHING) is None

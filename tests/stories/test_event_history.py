@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.apply.process import Progress
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import HistoryError
 from penstock.pipeline.pipeline import Pipeline
 from tests.formats.debezium.events import block, envelope
@@ -168,3 +168,24 @@ def test_rows_of_a_later_snapshot_are_applied_without_a_transaction_behind_them(
     folder.write(*written(9, event("u", 5, "later", 9, 1)), row(6, "f", "incremental", 1000))
     assert folder.run().changes == 2
     assert folder.rows() == [(1, "a"), (2, "b"), (5, "later"), (6, "f")]
+
+
+@pytest.mark.parametrize("changes", [[], commit(7, event("c", 9, "n", 7, 1))], ids=["alone", "with changes"])
+@pytest.mark.parametrize("mark", ["first", "true"])
+def test_rows_of_the_first_snapshot_that_come_when_it_is_copied_are_refused(
+    folder: Folder, mark: str, changes: list[Line]
+) -> None:
+    """The copy lacks them, and no position lies between it and them."""
+    folder.lab.target.execute(TABLE)
+    folder.write(row(1, "a", mark), row(2, "b", "last" if mark == "first" else "true"))
+    folder.run()
+    folder.write(row(3, "c", "true"), row(4, "d", "last"), *changes)
+
+    with pytest.raises(OperatorError, match="came after it was taken to be over: the copy lacks them") as refused:
+        folder.run()
+
+    assert "`penstock resync --all`" in refused.value.do
+    assert folder.rows() == [(1, "a"), (2, "b")]
+    folder.opened().resync()
+    folder.run()
+    assert folder.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), *([(9, "n")] if changes else [])]

@@ -49,6 +49,7 @@ class Known:
         last: How many events the transaction at the position had, where no END counts them; 0 where nobody says.
         names: What it is called.
         topics: Those that were read then.
+        copied: By partition, below which offset the first copy has all rows.
     """
 
     upto: Mapping[Partition, tuple[int, Scn]] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Known:
     last: int = 0
     names: Collection[str] = ()
     topics: Collection[str] = ()
+    copied: Mapping[Partition, int] = field(default_factory=dict)
 
 
 NOTHING_KNOWN = Known()
@@ -186,7 +188,7 @@ class Assembly:
             at, *read = committed[partition][1].split()
             if read:
                 self._known[numbers[partition]] = int(read[0]), Scn(int(at))
-        copied = {p: offset for p, (offset, note) in committed.items() if note == COPY_NOTE}
+        copied = {p: offset for p, (offset, note) in committed.items() if note == COPY_NOTE} | dict(known.copied)
         if position == START and copied:
             self.copy.copied_upto = {n: copied.get(p, 0) for p, n in numbers.items()}
         if kept:

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
@@ -16,7 +16,8 @@ from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.source_switch import SwitchPosition, SwitchSource
 from penstock.sources.debezium.copy import SnapshotRows
-from penstock.sources.debezium.log import LogLayout, RecordLog
+from penstock.sources.debezium.history import Proof
+from penstock.sources.debezium.log import LogLayout, RecordLog, names_of
 from penstock.sources.debezium.scan import InTasks
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.switch_point import find_point, first_needed
@@ -219,7 +220,9 @@ class DebeziumConnector:
         """Where the rows of the snapshot lie, once the connector is through with it; see `SourceWithCopies.stored`."""
         self._tracker.start(START, is_new=False)
         rows = self._tracker.copy(stop)
-        return SnapshotRows(copy, rows.runs, self._tracker.partitions)
+        copied = Proof(copied=names_of(rows.read)) if copy.cut.scn == START else Proof()
+        marked = replace(copy, cut=replace(copy.cut, mark=copied.text))
+        return SnapshotRows(marked, rows.runs, self._tracker.partitions)
 
     def place(self) -> CaptureOrigin:
         """What a process is said to follow that follows these topics."""

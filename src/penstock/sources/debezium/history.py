@@ -29,6 +29,7 @@ class Proof:
         left_out: The newest transactions that were left out on request, of which events may still come.
         last: Where no END counts them, how many events the transaction at the position had.
         names: Its name; several, where transactions share a position.
+        copied: Of a first copy, by topic and number of the partition: below which offset it has all rows.
     """
 
     transactions: str = ""
@@ -38,6 +39,7 @@ class Proof:
     left_out: Sequence[str] = ()
     last: int = 0
     names: Sequence[str] = ()
+    copied: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

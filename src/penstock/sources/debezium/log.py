@@ -25,6 +25,17 @@ class Partition(NamedTuple):
         return f"topic {self.topic}, partition {self.number}"
 
 
+def names_of(offsets: Mapping[Partition, int]) -> Mapping[str, int]:
+    """Offsets by the names of their partitions, as a mark holds them; `partitions_of` reads them again."""
+    return {f"{partition.topic} {partition.number}": offset for partition, offset in offsets.items()}
+
+
+def partitions_of(offsets: Mapping[str, int]) -> Mapping[Partition, int]:
+    """Offsets by partition."""
+    split = ((name.rpartition(" "), offset) for name, offset in offsets.items())
+    return {Partition(topic, int(number)): offset for (topic, _, number), offset in split}
+
+
 @dataclass(frozen=True)
 class LogLayout:
     """What is where in a log, and what to do where something does not come.

@@ -9,6 +9,7 @@ from penstock.errors import OperatorError
 from penstock.formats.debezium.source import Key
 from penstock.sources.debezium.first_snapshot import FirstSnapshot
 from penstock.sources.debezium.index import Run
+from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.scan import PlacedRow
 
 _MARKED_SNAPSHOT_S = 60.0
@@ -24,6 +25,7 @@ class SnapshotCopy:
         upto: Once that was known, where each partition ended: rows may lie up to there. None before.
         is_whole: All rows were seen.
         copied_upto: By partition, below which offset an earlier run has found rows.
+        read: By partition, below which offset all was read when the copy was begun.
     """
 
     def __init__(self, *, is_whole: bool) -> None:
@@ -33,6 +35,7 @@ class SnapshotCopy:
         self.upto: Mapping[int, int] | None = None
         self.is_whole = is_whole
         self.copied_upto: Mapping[int, int] = {}
+        self.read: Mapping[Partition, int] = {}
         self._snapshot = FirstSnapshot()
         # Its first row was marked, so its last one is to be.
         self._is_marked = False

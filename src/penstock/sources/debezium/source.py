@@ -20,7 +20,7 @@ from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.assembly import Known
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.history import Proof
-from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordLog
+from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordLog, partitions_of
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
@@ -262,6 +262,7 @@ class DebeziumSource:
             last=proof.last,
             names=proof.names,
             topics=set(proof.read),
+            copied=_copied(history),
         )
         self._last_read = _LastRead(history.position, proof.last, proof.names)
         last = self._last(history.position)
@@ -288,6 +289,16 @@ class DebeziumSource:
         upto: Mapping[Partition, int] = {} if self._log.ends else dict.fromkeys(self._log.extents(), 0)
         self._read, self._read_at = self._log.proof(upto), time.monotonic()
         return Proof(mark, self._read, self._tables.server)
+
+
+def _copied(history: History) -> Mapping[Partition, int]:
+    """Below which offsets the first copy has all rows, by partition; a table may have been copied after others."""
+    found: dict[Partition, int] = {}
+    for cut in history.copies:
+        if cut.scn == START:
+            for partition, offset in partitions_of(Proof.of(cut.mark).copied).items():
+                found[partition] = max(offset, found.get(partition, 0))
+    return found
 
 
 @dataclass(frozen=True)

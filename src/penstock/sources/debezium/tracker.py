@@ -165,8 +165,8 @@ class Tracker:
             self._read.refuse_cut()
             copy = self._read.copy
             copy.begin(where=self._log.label)
-            positions = self._read.partitions.offsets()
-        # The next run, too, is to know which rows the copy has.
+            copy.read = positions = self._read.partitions.offsets()
+        # The next run, too, is to know which rows the copy has; ledgers of earlier versions do not say.
         with closing(self._log.offsets(self.consumer)) as offsets:
             offsets.commit({partition: (offset, COPY_NOTE) for partition, offset in positions.items()})
         return copy

@@ -619,6 +619,10 @@ class PostgresLedger:
             )
             .fetchone()
         )
+        copies = self._sql().execute(
+            "SELECT DISTINCT scn, mark FROM penstock.instantiation WHERE process = %s AND mark IS NOT NULL",
+            [self._process],
+        )
         return History(
             consumer=consumer,
             origin=None if set_id is None else CaptureOrigin(set_id, place),
@@ -626,6 +630,7 @@ class PostgresLedger:
             anchor=None if mark is None else Anchor(Scn(scn), mark),
             newest=None if newest is None else Anchor(Scn(newest[0]), newest[1]),
             is_new=is_new,
+            copies=[Anchor(Scn(at), of) for at, of in copies.fetchall()],
         )
 
     def _end_lanes(self, connection: Connection) -> None:
