@@ -131,7 +131,7 @@ def test_names_that_are_no_series_may_leave_numbers_out(tmp_path: Path, names: l
 @pytest.mark.parametrize(
     ("names", "first", "then"),
     [
-        (("part-1.jsonl", "part-2.jsonl", "part-10.jsonl"), "part-10.jsonl", "part-2.jsonl"),
+        (("part-8.jsonl", "part-9.jsonl", "part-10.jsonl"), "part-10.jsonl", "part-8.jsonl"),
         (("2026-9-30.jsonl", "2026-10-1.jsonl"), "2026-10-1.jsonl", "2026-9-30.jsonl"),
         (("shop.9.jsonl", "shop.10.jsonl", "other.3.jsonl"), "shop.10.jsonl", "shop.9.jsonl"),
     ],

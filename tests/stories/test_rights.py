@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
-from penstock.apply.ddl import DdlPolicy, DdlRules
+from penstock.apply.ddl import DdlPolicy, DdlRules, is_one_part
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import ServerConfig
 from penstock.cli.verify import VerifyProgress
@@ -33,6 +36,7 @@ from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report
 from penstock.snapshot.chunk import Chunk, CopySource
 from tests.lab import Lab, table
+from tests.stories.test_event_log import Log
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')"
 
@@ -815,3 +819,192 @@ def test_what_is_built_when_the_rows_are_there_is_asked_about_anew(lab: Lab, mal
     assert set(lacks) == {"index folded of public.t", "check late of public.t"}
     assert all(f"would run code of role '{mallory.name}'" in reason for reason in lacks.values())
     assert not mallory.is_superuser
+
+
+MADE = "CREATE TABLE public.injected ()"
+
+
+def rewrite(lab: Lab, change: Callable[[dict[str, Any]], None]) -> None:
+    """Give the last DDL in the log other words, as the capture set's owner can, who has no right at the target."""
+    query = f"SELECT seq, before FROM {lab.set_name}.log WHERE op = 'A' ORDER BY seq DESC LIMIT 1"
+    row = lab.source.execute(query).fetchone()
+    assert row is not None
+    seq, image = row[0], json.loads(row[1])
+    now = json.loads(image["is"])
+    change(now)
+    image["is"] = json.dumps(now)
+    lab.source.execute(f"UPDATE {lab.set_name}.log SET before = %s WHERE seq = %s", [json.dumps(image), seq])
+
+
+def _last(now: dict[str, Any], **said: str) -> None:
+    now["columns"][max(now["columns"], key=int)].update(said)
+
+
+FORGED: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
+    "a type": (
+        "ADD c int",
+        lambda now: _last(now, type=f"int; {MADE}; SELECT 1"),
+        "the target has no type",
+    ),
+    "a type and more of its column": (
+        "ADD c int",
+        lambda now: _last(now, type="int REFERENCES public.u"),
+        "the target has no type",
+    ),
+    "a collation": (
+        "ADD c text",
+        lambda now: _last(now, collation=f'"C"; {MADE}; SELECT 1'),
+        "the target has no collation",
+    ),
+    "a default": (
+        "ALTER v SET DEFAULT 'x'",
+        lambda now: _last(now, default=f"1; {MADE}"),
+        "the default of column 'v' is more than one expression",
+    ),
+    "a default and another column": (
+        "ALTER v SET DEFAULT 'x'",
+        lambda now: _last(now, default="'x', ADD COLUMN c text DEFAULT pg_read_file('PG_VERSION')"),
+        "the default of column 'v' is more than one expression",
+    ),
+    "a default that ends its bracket": (
+        "ADD c text DEFAULT 'x'",
+        lambda now: _last(now, default=f"'x'); {MADE}; SELECT (1"),
+        "the default of column 'c' is more than one expression",
+    ),
+    "a check": (
+        "ADD CONSTRAINT k CHECK (v <> 'q')",
+        lambda now: now["fittings"][0].update(definition=f"CHECK (true); {MADE}"),
+        "check 'k' is more than one expression",
+    ),
+    "an index": (
+        "ADD CONSTRAINT k CHECK (v <> 'q')",
+        lambda now: now["fittings"][0].update(kind="index", definition=f"USING btree (id); {MADE} --"),
+        "index 'k' is more than one expression",
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_what_a_log_calls_a_type_or_an_expression_is_no_other_sql_at_the_target(following: Lab, forged: str) -> None:
+    lab, (ddl, change, why) = following, FORGED[forged]
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)")
+    lab.source.execute(f"ALTER TABLE t {ddl}")
+    rewrite(lab, change)
+
+    lab.apply(config=ServerConfig(ddl=DdlRules(DdlPolicy.APPLY)))
+
+    assert lab.target.execute("SELECT to_regclass('public.injected')").fetchone() == (None,)
+    (entry,) = lab.errors()
+    assert entry.error_number == DDL_NOT_CARRIED_OUT
+    assert why in str(entry.error_message)
+
+
+def test_what_is_usual_is_one_expression() -> None:
+    usual = (
+        *("'a, b; --'::text", "E'it\\'s; \\\\'", "nextval('s'::regclass)", "ARRAY['a'::text, 'b'::text]", '"a,b" > 1'),
+        *("CHECK (((v)::text = ANY ((ARRAY['a'::character varying])::text[])))", "'{\"a\": [1, 2]}'::jsonb", "- 1"),
+        *("USING btree (id, lower(v)) INCLUDE (v) WITH (fillfactor='70') WHERE (id > 0)", "'don''t'::text", "a[1:2]"),
+    )
+    other = ("1, 2", "1; 2", "(1", "1)", "1 -- x", "1 /* x */", "'a", '"a', "$$a$$", "[1)", "a) + (b")
+    assert [text for text in usual if not is_one_part(text)] == []
+    assert [text for text in other if is_one_part(text)] == []
+
+
+def test_a_default_of_a_new_column_is_asked_about_before_it_is_set(following: Lab, mallory: Mallory) -> None:
+    """The server reads a literal when it parses it; what that has run is not taken back with the transaction."""
+    lab, role = following, mallory.name
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute("CREATE TYPE pair AS (v text)")
+    mallory.target.execute(
+        f"CREATE SEQUENCE {role}.runs; SELECT nextval('{role}.runs');"
+        f"CREATE FUNCTION {role}.note(text) RETURNS bool LANGUAGE plpgsql AS"
+        f" 'BEGIN PERFORM nextval(''{role}.runs''); RETURN true; END';"
+        f"CREATE DOMAIN public.d AS text CHECK ({role}.note(VALUE)); CREATE TYPE public.pair AS (v public.d)"
+    )
+    lab.source.execute("ALTER TABLE t ADD c text DEFAULT ('(x)'::pair)::text")
+
+    lab.apply(config=ServerConfig(ddl=DdlRules(DdlPolicy.APPLY)))
+
+    assert mallory.target.execute(f"SELECT last_value FROM {role}.runs").fetchone() == (1,)
+    (entry,) = lab.errors()
+    assert f"the default of column 'c': tables that are to be made would run code of role '{role}'" in str(
+        entry.error_message
+    )
+
+
+@pytest.fixture
+def log(lab: Lab, tmp_path: Path) -> Log:
+    return Log(lab, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("doing", "sql"),
+    [
+        (
+            "rows of the event log are read and get their status: {role}.fire(), called by trigger z on",
+            "ALTER TABLE indirect.event_log OWNER TO {role};"
+            "CREATE TRIGGER z AFTER UPDATE ON indirect.event_log FOR EACH ROW EXECUTE FUNCTION {role}.fire()",
+        ),
+        (
+            "what tables and views hold is read: {role}.rise(), called by rule",
+            "CREATE VIEW {role}.inner_one AS SELECT 1 AS pk, {role}.rise() AS x;"
+            "CREATE VIEW indirect.v AS SELECT * FROM {role}.inner_one; ALTER VIEW {role}.inner_one OWNER TO {role}",
+        ),
+    ],
+    ids=["a trigger on the log", "a view behind a view"],
+)
+def test_code_of_other_roles_that_reading_an_event_log_runs_is_named(
+    log: Log, mallory: Mallory, doing: str, sql: str
+) -> None:
+    role = mallory.name
+    publication = log.publication(", keys: {indirect.v: [pk]}")
+    publication.setup()
+    assert not [note for note in publication.plan().source.notes if role in note]
+    log.lab.source.execute(f"GRANT ALL ON SCHEMA indirect TO {role};" + sql.format(role=role))
+
+    (note,) = [note for note in publication.plan().source.notes if role in note]
+
+    assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when {doing.format(role=role)}")
+
+
+def test_a_cast_of_a_type_in_an_event_log_is_not_called(log: Log, mallory: Mallory) -> None:
+    role = mallory.name
+    publication = log.publication()
+    publication.setup()
+    mallory.source.execute(
+        f"CREATE TYPE {role}.kind AS ENUM ('usr'); CREATE FUNCTION {role}.shown({role}.kind) RETURNS text"
+        f" LANGUAGE plpgsql AS 'BEGIN PERFORM {role}.rise(); RETURN NULL; END';"
+        f"CREATE CAST ({role}.kind AS text) WITH FUNCTION {role}.shown"
+    )
+    log.lab.source.execute(
+        f"ALTER TABLE indirect.event_log ALTER table_name TYPE {role}.kind USING 'usr', ALTER old_value"
+        f" TYPE {role}.kind USING NULL"
+    )
+    log.write(4, "idu=1")
+
+    publication.run(Event(), until_caught_up=True)
+
+    assert log.told == [("delete", "idu=1")]
+    assert not mallory.is_superuser
+
+
+def test_a_plan_with_rules_runs_no_code_of_a_table_s_owner(lab: Lab, mallory: Mallory) -> None:
+    """To have a check put into other names, the server was given it, and computes what depends on no row of it."""
+    role = mallory.name
+    mallory.source.execute(
+        f"CREATE SEQUENCE {role}.runs; SELECT nextval('{role}.runs');"
+        f"CREATE FUNCTION {role}.fold(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+        f" 'BEGIN PERFORM nextval(''{role}.runs''); RETURN 1; END';"
+        f"CREATE TABLE public.t (id int PRIMARY KEY, v int, CONSTRAINT own CHECK ({role}.fold(1) > 0 AND v > 0)"
+        f" NOT VALID, CHECK (v < 9)); CREATE INDEX folded ON public.t (v) WHERE {role}.fold(1) > 0"
+    )
+    before = mallory.source.execute(f"SELECT last_value FROM {role}.runs").fetchone()
+    lab.apply_settings = "rules: {tables: {public.t: {rename: {v: w}}}}\n"
+
+    notes = lab.pipeline().plan().target.notes
+
+    assert mallory.source.execute(f"SELECT last_value FROM {role}.runs").fetchone() == before
+    for what in ("check own of public.t", "index folded of public.t"):
+        (note,) = [note for note in notes if what in note]
+        assert f"would run code of role '{role}'" in note
+    assert not [note for note in notes if "t_v_check" in note]

@@ -239,6 +239,32 @@ def retyped_by_expression(statement: str, columns: Sequence[str]) -> set[str]:
     return found if is_whole else set(columns)
 
 
+def is_one_part(text: str) -> bool:
+    """Whether a text can be one part of a statement, an expression for example, and not begin another part.
+
+    Definitions come as texts in the words of the source, which are put into statements of ours.
+    """
+    open_ = []
+    for token in (match[0] for match in _TOKEN.finditer(text)):
+        if token in _CLOSING:
+            open_.append(_CLOSING[token])
+        elif token in _CLOSING.values():
+            if not open_ or open_.pop() != token:
+                return False
+        elif token.startswith((";", "$", "--", "/*")) or _is_open(token) or (not open_ and token.startswith(",")):
+            # Another statement, a comment, or another part.
+            return False
+    return not open_
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def _is_open(token: str) -> bool:
+    """Whether a quote begins that does not end."""
+    return token[:1] in ("'", '"') and len(token) == 1
+
+
 def _is_blank(token: str) -> bool:
     return token.isspace() or token.startswith(("--", "/*"))
 

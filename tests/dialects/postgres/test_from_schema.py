@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import psycopg
+import pytest
 
 from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint
@@ -161,3 +162,21 @@ def test_what_postgresql_holds_is_told_to_other_databases(lab: Lab) -> None:
         "timestamptz(3)", "string(4,padded)",
     ]  # fmt: skip
     assert tables(lab.source, ODD)[ODD].by_name["b"].is_domain
+
+
+@pytest.mark.parametrize(
+    "type_", ["int); CREATE TABLE public.injected (id int", "int REFERENCES public.customer", "public.mood DEFAULT 'x'"]
+)
+def test_what_a_schema_calls_a_type_is_no_other_sql(lab: Lab, type_: str) -> None:
+    """Whoever writes an archive has no right at the target."""
+    lab.source.execute(TABLES)
+    described = tables(lab.source, CUSTOMER, ORDER)
+    first, *others = described[CUSTOMER].columns
+    forged = replace(described[CUSTOMER], columns=(replace(first, type=type_, base_type=type_), *others))
+
+    plan = lab.pipeline()._target.plan(None, {CUSTOMER: forged, ORDER: described[ORDER]}, [], adopt=False, keeps=False)
+
+    assert any(
+        f"{type_!r} of column 'id' is the name of no type" in str(fault) for fault in plan.table_faults[CUSTOMER]
+    )
+    assert ORDER not in plan.table_faults

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.change import TableName
@@ -13,6 +14,9 @@ from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours, s
 from penstock.dialects.postgres.names import fits, split_name
 from penstock.logical import Kind
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
+
+_NAME = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
+_QUALIFIED = re.compile(rf"(?P<name>{_NAME}\.{_NAME})(\([-0-9,]+\))?(\[\])?")
 
 
 def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
@@ -54,6 +58,17 @@ def made_with_text(table: TableSchema, columns: Collection[str]) -> str:
     made = replace(made, columns=tuple(replace(c, type="text") if c.name in columns else c for c in made.columns))
     keys = [_unique_piece(made, key, _Names([made])).sql for key in made.all_uniques if key.columns]
     return "; ".join([f"CREATE SCHEMA IF NOT EXISTS {quote(table.name.schema)}", _table_sql(made), *keys])
+
+
+def types_of(table: TableSchema) -> Mapping[str, str]:
+    """What stands for the type of each column in the statement that makes a table."""
+    return {column.name: _type_sql(column) for column in in_postgres(table).columns}
+
+
+def named_type(text: str) -> TableName | None:
+    """The type that a text names with its schema, or an array of which it names; None where it is anything else."""
+    found = _QUALIFIED.fullmatch(text)
+    return None if found is None else TableName(*split_name(found["name"]))
 
 
 def completed(blueprint: Blueprint, tables: Sequence[TableSchema], *, has_identities: bool = False) -> Blueprint:

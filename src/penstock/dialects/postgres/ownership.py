@@ -8,6 +8,8 @@ is read or run, the catalogue says whose it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Literal
 
 import psycopg
 
@@ -73,24 +75,35 @@ def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
     return [_fault(schema, label(connection.info.dsn), role, what) for role, what in found]
 
 
-def hosted_code(connection: Connection, tables: Sequence[TableName], *, is_read: bool = False) -> list[str]:
-    """Say which other roles' code runs, with the rights of the user, when the user writes to tables.
+class Doing(StrEnum):
+    """What is done to tables, as a sentence about others' code goes on."""
 
-    Such code runs for every other user too, and may be what keeps the data right; so it is reported, not refused.
+    APPLYING = "changes are applied"
+    COPYING = "tables are copied and verified"
+    READING = "what tables and views hold is read"
+    WRITING = "rows of the event log are read and get their status"
 
-    Args:
-        is_read: The tables are only read. What their indexes call may run even then, while the server plans.
+
+def hosted_code(connection: Connection, tables: Sequence[TableName], doing: Doing = Doing.APPLYING) -> list[str]:
+    """Say which other roles' code runs, with the rights of the user, when the user does something to tables.
+
+    Such code runs for every other user too, and may be what keeps the data right; so it is reported, not refused. What
+    indexes call may run even where tables are only read, while the server plans.
     """
+    is_read, is_ordinary = doing in (Doing.COPYING, Doing.READING), doing in (Doing.READING, Doing.WRITING)
     with catalog_names(connection):
         found = psycopg.RawCursor(connection).execute(
-            sql_text("hosted"), [[table.schema for table in tables], [table.name for table in tables], is_read]
+            sql_text("hosted"),
+            [[table.schema for table in tables], [table.name for table in tables], is_read, is_ordinary],
         )
         return [
-            f"code of role {role!r} runs with the rights of {connection.info.user!r}"
-            f" when {'tables are copied and verified' if is_read else 'changes are applied'}: {_shown(what)};"
-            f" if {role!r} is not trusted, {'set up and run' if is_read else 'apply'} as a user without further rights"
+            f"code of role {role!r} runs with the rights of {connection.info.user!r} when {doing}: {_shown(what)};"
+            f" if {role!r} is not trusted, {_INSTEAD.get(doing, 'set up and run')} as a user without further rights"
             for role, what in found.fetchall()
         ]
+
+
+_INSTEAD = {Doing.APPLYING: "apply"}
 
 
 def called_code(
@@ -139,6 +152,25 @@ def types_named(connection: Connection, types: Iterable[str]) -> list[tuple[str,
             [sorted(set(types))],
         )
         return [("type", TableName(schema, name)) for schema, name in rows.fetchall()]
+
+
+def unknown_names(connection: Connection, kind: Literal["type", "collation"], names: Iterable[str]) -> set[str]:
+    """Return those texts that the server does not take for the name of a type, or collation, that it has.
+
+    A source says what its columns' types are called, and statements are made of that: what is no name may be any SQL.
+    """
+    unknown = set()
+    with catalog_names(connection):
+        for name in sorted(set(names)):
+            try:
+                # Before version 16 a text that is no name is an error.
+                with connection.transaction():
+                    row = psycopg.RawCursor(connection).execute(f"SELECT to_reg{kind}($1) IS NULL", [name]).fetchone()
+            except (psycopg.ProgrammingError, psycopg.DataError):
+                row = (True,)
+            if row == (True,):
+                unknown.add(name)
+    return unknown
 
 
 def refuse_foreign(connection: Connection, schema: str) -> None:

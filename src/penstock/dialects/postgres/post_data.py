@@ -19,6 +19,7 @@ from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
 from penstock.dialects.postgres.names import split_name
 from penstock.dialects.postgres.objects import ORDER, CatalogObject, Objects, read_objects
+from penstock.dialects.postgres.ownership import called_code
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_uses
 
@@ -337,6 +338,17 @@ def _worded(
         reason = "its columns have other names at the target, and to have it reworded takes the right TEMPORARY here"
         lacks = [MissingObject(renamed[one.root].table, one.shown, reason) for one in wanted]
         return [one for one in found if one not in wanted], lacks
+    # The server computes what depends on no row of it, even for a table that has none.
+    foreign = {id(one): faults[0] for one in wanted if one.calls and (faults := called_code(connection, one.calls))}
+    lacks = [
+        MissingObject(
+            renamed[one.root].table, one.shown, f"to have it reworded would run what is not trusted: {fault.what}"
+        )
+        for one in wanted
+        if (fault := foreign.get(id(one))) is not None
+    ]
+    found = [one for one in found if id(one) not in foreign]
+    wanted = [one for one in wanted if id(one) not in foreign]
     worded: dict[tuple[TableName, PostDataKind, str], str] = {}
     for root in dict.fromkeys(one.root for one in wanted):
         parts = [one for one in wanted if one.root == root]
@@ -344,7 +356,8 @@ def _worded(
             (one.table, one.kind, one.name): definition
             for one, definition in zip(parts, _reworded(connection, renamed[root], parts), strict=True)
         }
-    return [replace(one, definition=worded.get((one.table, one.kind, one.name), one.definition)) for one in found], []
+    kept = [replace(one, definition=worded.get((one.table, one.kind, one.name), one.definition)) for one in found]
+    return kept, lacks
 
 
 def _reworded(connection: Connection, renamed: Renamed, parts: Sequence[Found]) -> list[str]:

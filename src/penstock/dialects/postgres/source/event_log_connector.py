@@ -12,7 +12,13 @@ from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Setu
 from penstock.dialects.postgres.blueprint import Parts
 from penstock.dialects.postgres.connection import Connection, connect, speaking
 from penstock.dialects.postgres.connector import PostgresConnector
-from penstock.dialects.postgres.ownership import PINNED, refuse_foreign, schema_faults
+from penstock.dialects.postgres.ownership import (
+    PINNED,
+    Doing,
+    hosted_code,
+    refuse_foreign,
+    schema_faults,
+)
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log_columns import (
     BoundColumns,
@@ -123,6 +129,8 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
                 writer = Writer(self._settings.table, columns, journal_schema(self._pipeline))
                 plan.steps += trigger_steps(connection, writer, classes, self._triggers)
             parts = [part for of in classes.by_name.values() for part in (of.table, *(c.table for c in of.children))]
+            plan.notes += hosted_code(connection, [self._settings.table], Doing.WRITING)
+            plan.notes += hosted_code(connection, sorted(table.name for table in parts), Doing.READING)
             for name in unreadable(connection, sorted(table.name for table in parts)):
                 plan.notes.append(f"{name} may not be read: rows that ask for what it holds now get status E")
         for name in classes.without_key:

@@ -116,7 +116,7 @@ def plan_source(
             " after an ALTER TABLE, only from when a run notices it, within half a minute"
         )
     plan.notes += _trigger_notes(connection, tables)
-    plan.notes += ownership.hosted_code(connection, tables, is_read=True)
+    plan.notes += ownership.hosted_code(connection, tables, ownership.Doing.COPYING)
     return plan
 
 

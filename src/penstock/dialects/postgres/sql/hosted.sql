@@ -1,16 +1,20 @@
 -- Code of other roles that runs when somebody writes to tables, or only reads them ($3): role, and what it has, by table.
--- $1, $2 are the tables' schemas and names. Whoever reads a table has its indexes' and statistics' expressions, and its
+-- $1, $2 are the tables' schemas and names; $4: by an ordinary session, and not by one that applies changes. Whoever reads a table has its indexes' and statistics' expressions, and its
 -- checks, evaluated as far as they depend on no row, while the server plans. Trusted are the same as in owners.sql.
 WITH RECURSIVE trusted AS (
   SELECT r.oid FROM pg_roles r
   WHERE r.rolsuper OR (pg_has_role(session_user, r.oid, 'MEMBER')
     AND NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(session_user, s.oid, 'MEMBER')))
 ), relation AS (
-  SELECT c.oid, c.oid::regclass::text AS name, c.relowner AS owner
+  SELECT c.oid, c.oid::regclass::text AS name, c.relowner AS owner, c.relkind
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::text[], $2::text[]))
-  UNION SELECT p.relid, p.relid::regclass::text, k.relowner FROM relation r, pg_partition_tree(r.oid) p
-    JOIN pg_class k ON k.oid = p.relid WHERE NOT p.relid = r.oid
+  UNION SELECT k.oid, k.oid::regclass::text, k.relowner, k.relkind FROM relation r CROSS JOIN LATERAL (
+    SELECT p.relid FROM pg_partition_tree(r.oid) p
+    -- A view is what it calls, and the tables and views that it is made of.
+    UNION ALL SELECT d.refobjid FROM pg_rewrite w JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+      AND d.refclassid = 'pg_class'::regclass WHERE w.ev_class = r.oid AND r.relkind = 'v'
+  ) part JOIN pg_class k ON k.oid = part.relid WHERE k.oid <> r.oid
 ), typed (typid, name, owner) AS (
   SELECT a.atttypid, r.name, y.typowner FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0
     AND NOT a.attisdropped JOIN pg_type y ON y.oid = a.atttypid
@@ -18,10 +22,11 @@ WITH RECURSIVE trusted AS (
     JOIN pg_type u ON u.oid IN (y.typbasetype, y.typelem) AND u.oid <> 0
 ), part (classid, objid, name, owner, tree) AS (
   SELECT 'pg_trigger'::regclass, t.oid, format('trigger %I on %s', t.tgname, r.name), r.owner, t.tgqual::text
-    FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
+    FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid
+    WHERE t.tgenabled IN ('A', CASE WHEN $4 THEN 'O' ELSE 'R' END) AND NOT t.tgisinternal
   UNION ALL SELECT 'pg_rewrite'::regclass, w.oid, format('rule %I on %s', w.rulename, r.name), r.owner,
       concat(w.ev_qual, w.ev_action)
-    FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE w.ev_enabled IN ('A', 'R')
+    FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE w.ev_enabled IN ('A', CASE WHEN $4 THEN 'O' ELSE 'R' END)
   UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I on %s', c.conname, r.name), r.owner, c.conbin::text
     FROM relation r JOIN pg_constraint c ON c.conrelid = r.oid
   UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I of a type in %s', c.conname, t.name), t.owner,
@@ -38,6 +43,7 @@ WITH RECURSIVE trusted AS (
     FROM relation r JOIN pg_statistic_ext x ON x.stxrelid = r.oid
 ), running AS (
   SELECT p.* FROM part p WHERE NOT $3 OR p.classid IN ('pg_class'::regclass, 'pg_statistic_ext'::regclass)
+    OR p.classid = 'pg_rewrite'::regclass AND p.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_type = '1')
     OR p.classid = 'pg_constraint'::regclass AND p.objid IN (SELECT c.oid FROM pg_constraint c WHERE c.contypid = 0)
 ), expression AS (
   SELECT r.classid, r.objid, r.tree FROM running r
@@ -54,6 +60,9 @@ WITH RECURSIVE trusted AS (
   -- Of others, the server's own included, those that are not known to be harmless: some run what a text says, as
   -- ts_rewrite() and query_to_xml() do, others do what only few may: lo_export(). Whoever has them called decides what they do.
   UNION ALL SELECT r.owner, u.what, r.name FROM running r JOIN unknown u ON (u.classid, u.objid) = (r.classid, r.objid)
+    -- A view is a query, which says nothing; what it calls does.
+    LEFT JOIN pg_rewrite v ON r.classid = 'pg_rewrite'::regclass AND v.oid = r.objid AND v.ev_type = '1'
+    WHERE v.oid IS NULL OR u.what LIKE '%(%'
 )
 SELECT r.rolname::text, array_agg(DISTINCT format('%s, called by %s', c.called, c.by))
 FROM code c JOIN pg_roles r ON r.oid = c.owner

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
-from penstock.apply.ddl import Alteration, ShapedColumn, ShapedObject
+from penstock.apply.ddl import Alteration, ShapedColumn, ShapedObject, is_one_part
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.dialects.postgres.ownership import called_code, types_named
+from penstock.dialects.postgres.ownership import called_code, types_named, unknown_names
 from penstock.dialects.postgres.post_data import Found, PostDataKind, read_found
 from penstock.dialects.postgres.target.alter_statements import (
     added_object,
@@ -129,14 +129,40 @@ class PostDataDdl:
             there: The table as it is: where a column gets another type, the one that it has counts, too.
 
         Raises:
-            ApplyError: A column that is added, or gets another type, has such a one.
+            ApplyError: A column that is added, or gets another type, has such a one; or what is called a type, or a
+                definition, is none.
         """
+        self._refuse_other_sql(table, wanted)
         called = {new: old for old, new in wanted.renamed}
         for column in (*wanted.added, *wanted.retyped):
             old = there.by_name.get(called.get(column.name, column.name))
             calls = types_named(self._connection, [column.type, *([] if old is None else [old.type])])
             for fault in called_code(self._connection, calls):
                 raise _refused(table, f"type {column.type} of column {column.name!r}: {fault.what}")
+        for column in wanted.added:
+            if column.default is not None:
+                # The server reads a literal of a type, and so runs its checks, when a default is only set.
+                self._refuse_named(table, column.default, f"the default of column {column.name!r}")
+
+    def _refuse_other_sql(self, table: TableName, wanted: Alteration) -> None:
+        """Refuse texts of the source's that are not what they should be: in a statement they could do anything."""
+        columns = (*wanted.added, *wanted.retyped)
+        types = unknown_names(self._connection, "type", (column.type for column in columns))
+        collations = {column.collation for column in columns if column.collation is not None}
+        lost = unknown_names(self._connection, "collation", collations)
+        for column in columns:
+            if column.type in types:
+                what = f"the target has no type {column.type!r}, which column {column.name!r} is of"
+                raise _refused(table, f"{what}; make it there, and retry")
+            if column.collation in lost:
+                what = f"the target has no collation {column.collation!r}, which column {column.name!r} has"
+                raise _refused(table, f"{what}; make it there, and retry")
+        defaults = [*((column.name, column.default) for column in wanted.added), *wanted.defaults]
+        parts = [(f"the default of column {name!r}", default) for name, default in defaults if default is not None]
+        parts += [(f"{item.kind} {item.name!r}", item.definition) for item in wanted.post_data_added]
+        for what, text in parts:
+            if not is_one_part(text):
+                raise _refused(table, f"{what} is more than one expression; make it at the target, and retry")
 
     def _refuse_code(self, table: TableName, expression: str, statement: str, what: str) -> None:
         """Refuse an expression that would run other roles' code, or what is not known to be harmless.
@@ -144,8 +170,7 @@ class PostDataDdl:
         An empty clone of the table gets it by `statement`. Since the server may compute what depends on no row even
         then, whatever has the names in it must be trusted before.
         """
-        named = list(_named_in(expression))
-        self._refuse_calls(table, what, [(kind, name) for kind in ("function", "operator", "type") for name in named])
+        self._refuse_named(table, expression, what)
         with self._aside():
             self._run(f"CREATE TEMP TABLE {quote(_CLONED.name)} (LIKE {_named(table)})")
             self._run(statement)
@@ -156,6 +181,11 @@ class PostDataDdl:
                 calls = ", ".join(found.refused)
                 raise _refused(table, f"{what} calls {calls}, which would run with the rights of whoever applies")
             self._refuse_calls(table, what, found.calls)
+
+    def _refuse_named(self, table: TableName, expression: str, what: str) -> None:
+        """Refuse an expression that has the name of another role's function, operator or type in it."""
+        named = list(_named_in(expression))
+        self._refuse_calls(table, what, [(kind, name) for kind in ("function", "operator", "type") for name in named])
 
     def _refuse_calls(self, table: TableName, what: str, calls: Sequence[tuple[str, TableName]]) -> None:
         for fault in called_code(self._connection, calls):

@@ -29,7 +29,7 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
 from penstock.dialects.postgres.fit import column_fit, retyping
-from penstock.dialects.postgres.from_schema import completed, made_with_text
+from penstock.dialects.postgres.from_schema import completed, made_with_text, named_type, types_of
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.needed import missing_needs
@@ -91,6 +91,7 @@ def plan_target(
     existing = {name: table for name, table in existing.items() if name in source}
     missing = [name for name in source if name not in existing]
     blueprint = completed(blueprint, [source[name] for name in missing], has_identities=post_data is not None)
+    _refuse_no_types(connection, plan, blueprint, [source[name] for name in missing])
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
     _check_types(connection, plan, blueprint, source)
@@ -447,6 +448,23 @@ def _check_types(
             plan.refuse(
                 name, OperatorError(f"{what}: values would be rounded, cut or misread", where=plan.label, do=do)
             )
+
+
+def _refuse_no_types(
+    connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Iterable[TableSchema]
+) -> None:
+    """Refuse tables where what a schema calls a type is not the name of one: in a statement it could do anything."""
+    types = {table.name: types_of(table) for table in tables}
+    unknown = ownership.unknown_names(connection, "type", {type_ for of in types.values() for type_ in of.values()})
+    coming = {name for name, statement, _ in blueprint.types if statement}
+    asked = {name for name, statement, _ in blueprint.types if not statement}
+    for name, of in types.items():
+        for column, type_ in of.items():
+            named = named_type(type_)
+            # Setup makes it before the table; or says that it is missing.
+            if type_ in unknown and named not in coming and named not in asked:
+                what = f"table {name} cannot be made: {type_!r} of column {column!r} is the name of no type here"
+                plan.refuse(name, OperatorError(what, where=plan.label, do="make the table at the target yourself"))
 
 
 def _element(type_: str) -> str:
