@@ -1,4 +1,4 @@
-"""What `stream` and `pipeline.sides` promise of a source, asked of every one there is."""
+"""What `stream` and `pipeline.connectors` promise of a source, asked of every one there is."""
 
 from __future__ import annotations
 

@@ -155,19 +155,23 @@ def test_a_topic_of_another_journal_is_not_gone_on_with(topic: Topic) -> None:
     assert topic.read() == [("delete", "idu=1"), ("delete", "idu=2")]
 
 
-def test_a_log_that_was_restored_to_an_older_state_is_refused(topic: Topic) -> None:
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_log_that_was_restored_to_an_older_state_is_refused(topic: Topic, more: int) -> None:
+    """Also where the first poll finds so much that the positions go beyond those that were published."""
     publication = topic.open()
     publication.setup()
     topic.log.write(4, "idu=1")
     topic.log.write(4, "idu=2")
     run(publication)
     topic.log.lab.source.execute(f"UPDATE penstock_{topic.name}_events.journal SET position = 0")
-    topic.log.write(4, "idu=3")
+    for key in range(3, 3 + more):
+        topic.log.write(4, f"idu={key}")
 
     with pytest.raises(OperatorError, match="from this one in a later state"):
         run(topic.open())
 
-    assert topic.log.statuses == "SSN"
+    assert topic.log.statuses == "SS" + "N" * more
+    assert len(topic.read()) == 2
 
 
 def test_brokers_that_do_not_answer_leave_everything_as_it_was(topic: Topic, monkeypatch: Any) -> None:

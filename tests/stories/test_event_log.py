@@ -22,10 +22,12 @@ from penstock.history import Consumer, History, HistoryError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
+from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.source import EventLogSource
+from penstock.storage import LocalStorage
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -188,10 +190,21 @@ def test_a_folder_with_documents_of_another_journal_is_not_written_over(log: Log
     (log.folder / f"{1:019d}.xml").write_text("something else")
     log.write(4, "idu=1")
 
-    with pytest.raises(OperatorError, match="holds another document"):
+    with pytest.raises(
+        OperatorError, match="lies behind position 0 of the journal: the folder was filled from another"
+    ):
         run(pipeline)
 
     assert log.statuses == "N"
+
+
+def test_a_document_that_comes_into_the_folder_meanwhile_is_not_written_over(log: Log) -> None:
+    (log.folder / f"{1:019d}.xml").write_text("something else")
+
+    with pytest.raises(OperatorError, match="holds another document"):
+        XdsFolder(LocalStorage(log.folder)).put(Scn(1), ["<delete/>"])
+
+    assert log.documents == {f"{1:019d}.xml": b"something else"}
 
 
 @pytest.fixture
@@ -508,3 +521,92 @@ def test_a_log_that_may_not_be_written_is_refused_with_the_grant(log: Log) -> No
 
     log.lab.source.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
     assert any('GRANT SELECT, UPDATE ON "indirect"."event_log"' in str(fault) for fault in faults), faults
+
+
+def test_a_log_that_was_restored_to_an_older_state_gives_no_name_of_a_document_again(log: Log) -> None:
+    publication = log.publication()
+    publication.setup()
+    for key in range(1, 4):
+        log.write(4, f"idu={key}")
+    run(publication)
+    before = log.documents
+    # Whoever reads the folder has taken the first ones away.
+    for name in sorted(before)[:2]:
+        (log.folder / name).unlink()
+    log.lab.source.execute("UPDATE penstock_idm_events.journal SET position = 0")
+    log.write(4, "idu=4")
+
+    with pytest.raises(OperatorError, match="lies behind position 0 of the journal"):
+        run(log.publication())
+
+    assert log.documents == {name: before[name] for name in sorted(before)[2:]}
+    assert log.statuses == "SSSN"
+
+
+UNKEYED = "ALTER TABLE indirect.event_log DROP CONSTRAINT event_log_pkey, ALTER record_id DROP IDENTITY"
+
+NUMBERED = "INSERT INTO indirect.event_log (record_id, event_type, table_name, table_key) VALUES (%s, 4, 'usr', %s)"
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["status", "deleted"])
+def test_rows_of_one_record_id_are_settled_by_none_of_the_others(log: Log, delete: bool) -> None:
+    """A second writer numbers rows by itself; the edge of the poll lies between the two."""
+    more = ", delete_processed: true, keep_failed_rows: true" if delete else ""
+    publication = log.publication(f", query_limit: 2{more}")
+    publication.setup()
+    log.lab.source.execute(UNKEYED)
+    for number, key in ((1, 1), (2, 2), (2, 3), (3, 4)):
+        log.lab.source.execute(NUMBERED, [number, f"idu={key}"])
+
+    run(publication)
+
+    assert log.told == [("delete", "idu=1"), ("delete", "idu=4")]
+    rows = log.lab.source.execute("SELECT table_key, status FROM indirect.event_log ORDER BY 1").fetchall()
+    there = dict(rows)
+    assert {key: there[key] for key in ("idu=2", "idu=3")} == {"idu=2": "E", "idu=3": "E"}
+    assert {there.get(key, "S") for key in ("idu=1", "idu=4")} == {"S"}
+
+
+def test_a_row_that_gets_the_record_id_of_one_that_was_read_is_not_passed_over(log: Log) -> None:
+    publication = log.publication()
+    publication.setup()
+    log.lab.source.execute(UNKEYED)
+    log.lab.source.execute(NUMBERED, [1, "idu=1"])
+    journal = publication._log.journal  # type: ignore[attr-defined]
+
+    def deliver(_: Any) -> None:
+        log.lab.source.execute(NUMBERED, [1, "idu=2"])
+
+    with pytest.raises(OperatorError, match="would get their status unread: 1 ") as refused:
+        Channel(journal.open_log(), journal.settings, deliver).cycle()
+
+    assert "another record_id" in refused.value.do
+    assert log.statuses == "NN"
+    log.lab.source.execute("UPDATE indirect.event_log SET record_id = 2 WHERE table_key = 'idu=2'")
+    run(log.publication())
+    assert log.told == [("delete", "idu=1"), ("delete", "idu=2")]
+    assert log.statuses == "SS"
+
+
+def test_a_target_that_was_restored_lacks_what_was_settled_and_is_refused(log: Log, spark: object) -> None:
+    """Its events are out of the journal, and their rows are no N: they would never come again."""
+    pipeline = log.open("apply: {connection: copy}\n")
+    pipeline.setup()
+    insert = "INSERT INTO indirect.event_log (event_type, table_name, table_key, column_name, new_value)"
+    log.lab.source.execute(f"{insert} VALUES (1, 'usr', 'idu=1', 'fname', 'Ann')")
+    run(pipeline)
+    target, names = log.lab.target, "low_watermark, anchor_scn, anchor_mark"
+    old = target.execute(f"SELECT {names} FROM penstock.process").fetchone()
+    assert old is not None
+    log.lab.source.execute(f"{insert} SELECT 1, 'usr', 'idu=' || g, 'fname', 'Bob' FROM generate_series(2, 4) g")
+    run(pipeline)
+    target.execute("DELETE FROM indirect.usr WHERE idu > 1; UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL")
+    target.execute("UPDATE penstock.process SET low_watermark = %s, anchor_scn = %s, anchor_mark = %s", old)
+    log.lab.source.execute(f"{insert} VALUES (1, 'usr', 'idu=5', 'fname', 'Eve')")
+
+    with pytest.raises(HistoryError, match="the target was restored to an older state"):
+        run(pipeline)
+
+    assert "restored to an older state" in str(pipeline.status().refused)
+    assert target.execute("SELECT idu FROM indirect.usr").fetchall() == [(1,)]
+    assert log.statuses == "SSSSN"

@@ -169,3 +169,19 @@ def test_by_time_the_edge_lies_between_times(log: Log) -> None:
     run(publication)
 
     assert [told(event) for event in events(log)] == [("add", f"idu={id_}", []) for id_ in (1, 2, 3)]
+
+
+@pytest.mark.rule("E-23")
+def test_a_table_is_the_same_in_whatever_case_the_database_knows(log: Log) -> None:
+    """Of letters beyond ASCII a database in locale C knows no lower case, and names are found without it."""
+    publication = log.publication(", query_limit: 1")
+    log.lab.source.execute('CREATE TABLE indirect."größe" (idg int PRIMARY KEY, a text, b text)')
+    publication.setup()
+    for column in ("a", "b"):
+        log.write(1, "idg=1", column, None, "x", table="GRÖSSE")
+        log.write(2, f"idu={ord(column)}", "fname", None, "y")
+
+    run(publication)
+
+    (added,) = [one for one in events(log) if one.kind.value == "add"]
+    assert sorted(one.name for one in added.attributes) == ["a", "b"]

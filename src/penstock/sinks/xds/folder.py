@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from penstock.dialects.base import SetupStep
@@ -9,6 +10,8 @@ from penstock.errors import OperatorError
 from penstock.formats.xds.writer import document_of
 from penstock.position import Scn
 from penstock.storage import MissingFileError, NameTakenError, Storage
+
+_NAME = re.compile(r"[0-9]{19}\.xml")
 
 
 class XdsFolder:
@@ -27,6 +30,22 @@ class XdsFolder:
     def shown_by(self) -> str:
         """What shows what was published."""
         return "the documents are files in that folder"
+
+    def hold_against(self, position: Scn) -> None:
+        """Make sure that no document is there that lies behind the journal's position.
+
+        Raises:
+            OperatorError: The journal is another one, or was restored to an older state.
+        """
+        last = max((name for name in self._storage.names("") if _NAME.fullmatch(name)), default="")
+        if last > _name(position):
+            raise OperatorError(
+                f"document {last} lies behind position {position} of the journal: the folder was filled from another"
+                " journal of this event log, or from this one in a later state",
+                where=self.label,
+                do="publish to an empty folder, or move that file away, and those of its journal: what was not settled"
+                " is published again",
+            )
 
     def steps(self) -> Sequence[SetupStep]:
         """Nothing has to be made: a folder comes with its first file."""

@@ -23,7 +23,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.status import PipelineState, Status, not_set_up
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
-from penstock.position import START
+from penstock.position import START, Scn
 from penstock.sources.event_log.channel import Channel
 from penstock.spark.starting import Spark
 
@@ -43,6 +43,9 @@ class DocumentSink(Protocol):
 
     def refuse_unfit(self) -> None:
         """Make sure that documents can be written; raises an `OperatorError` otherwise."""
+
+    def hold_against(self, position: Scn) -> None:
+        """Make sure that nothing lies there behind the journal's position; raises an `OperatorError` otherwise."""
 
     def steps(self) -> Sequence[SetupStep]:
         """What `make` would do."""
@@ -146,6 +149,8 @@ class EventLogPublication(Publication):
         left: int | None = None
         with closing(self._lock_run()), closing(self._channel):
             retry_policy.insist(self._channel.open)
+            # Before the first poll, which gives out the positions that follow.
+            retry_policy.insist(lambda: self._documents.hold_against(self._channel.position()))
             if until_caught_up:
                 with closing(self._log.open_source()) as source:
                     left = source.backlog(START).changes

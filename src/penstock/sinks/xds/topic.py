@@ -52,6 +52,18 @@ class XdsTopic:
         """Make sure that the brokers answer, and that the position is kept."""
         self._cluster.refuse_forgetful()
 
+    def hold_against(self, position: Scn) -> None:
+        """Make sure that nothing was published behind the journal's position; asked before anything is polled.
+
+        Raises:
+            OperatorError: The journal is another one, or was restored to an older state: it would give the positions
+                that were published to other events, which would be taken for published.
+            RetryableError: The brokers are out of reach.
+        """
+        published_state = self._cluster.published_state()
+        if published_state.origin is not None:
+            self._refuse_other(published_state.origin, is_later=published_state.position > position)
+
     def steps(self) -> Sequence[SetupStep]:
         """A step for each topic that is missing."""
         missing = self._cluster.missing([self._cluster.position_topic, self._topic])
@@ -108,11 +120,15 @@ class XdsTopic:
             with publisher.transaction() as transaction:
                 named = replace(published_state, origin=CaptureOrigin(id_, f"journal/{id_}"))
                 transaction.stand(named, named.origin_entry)
-        elif published_state.origin.set_id != id_ or published_state.position > self._journal.end():
+        else:
+            self._refuse_other(published_state.origin, is_later=published_state.position > self._journal.end())
+        return publisher
+
+    def _refuse_other(self, known: CaptureOrigin, *, is_later: bool) -> None:
+        if is_later or known.set_id != self._journal.id:
             raise OperatorError(
                 "the topic was filled from another journal of this event log, or from this one in a later state",
                 where=self._cluster.where,
                 do=f"delete topic {self._cluster.position_topic}, and run `penstock setup`: what was not settled is"
                 " published again",
             )
-        return publisher

@@ -30,6 +30,7 @@ class OpenChange:
         is_insert: Whether they are of an insert; otherwise they are of an update.
         xmins: The transactions that have written them; None stands for one that the database does not tell.
         columns: What `column_name` says in them.
+        spelled: What `table_name` says in them.
     """
 
     of: DatabaseClass
@@ -37,11 +38,16 @@ class OpenChange:
     is_insert: bool
     xmins: set[int | None] = field(default_factory=set)
     columns: set[str | None] = field(default_factory=set)
+    spelled: set[str] = field(default_factory=set)
 
     @property
     def table_names(self) -> Sequence[str]:
-        """What rows of the object may call its table and its child tables, in lower case and without the schema."""
-        return [name.lower() for name in (self.of.name.name, *(child.table.name.name for child in self.of.children))]
+        """What rows of the object may call its table and its child tables, in lower case and without the schema.
+
+        And what some have called it: a database may know of fewer letters which is the lower case of which.
+        """
+        known = (self.of.name.name, *(child.table.name.name for child in self.of.children))
+        return sorted({*(name.lower() for name in known), *self.spelled})
 
 
 class Edge:
@@ -103,6 +109,8 @@ class Edge:
             change = self._open[named] = OpenChange(of, named[1], is_insert)
         change.xmins.add(row.xmin)
         change.columns.add(row.column_name)
+        if row.table_name is not None:
+            change.spelled.add(row.table_name)
 
     def _named(self, row: LogRow) -> tuple[int, str] | None:
         """The object that a row is about, by its class and its key's text; None where it names none."""

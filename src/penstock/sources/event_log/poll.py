@@ -96,6 +96,9 @@ class LogTransaction(Protocol):
     def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
         """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
 
+    def settled(self) -> Scn:
+        """Return the position of the last event that was taken out of the journal for its reader."""
+
     def forget(self, upto: Scn | None = None) -> None:
         """Take the events up to a position out of the journal; all of them if None."""
 

@@ -23,6 +23,7 @@ class LogRow(NamedTuple):
 
     `has_time` is False where `event_time` is NULL; `logged_at_us` is that time, microseconds since 1970 in UTC, and 0
     where it is NULL or infinite. `xmin` is the transaction that has written the row, None where that is not known.
+    `is_alone` is False where another new row has the same `record_id`.
     """
 
     record_id: int
@@ -35,6 +36,7 @@ class LogRow(NamedTuple):
     old_value: str | None
     new_value: str | None
     xmin: int | None = None
+    is_alone: bool = True
 
 
 class EventType:
@@ -129,6 +131,8 @@ class _Checker:
         self._same: dict[tuple[TableName, tuple[str, ...]], Object] = {}
 
     def check(self, place: int, row: LogRow) -> Usable:
+        if not row.is_alone:
+            raise UnreadableError("another new row has its record_id, so that neither can get a status alone")
         if self._needs_time and not row.has_time:
             raise UnreadableError("event_time is NULL")
         type_ = _TYPES.get(str(row.event_type))

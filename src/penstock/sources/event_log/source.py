@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.history import History, Joined
+from penstock.history import History, HistoryError, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.failures import Failures
@@ -78,8 +78,20 @@ class EventLogSource(RecordedSource):
         found = super().join(history)
         self.claim(history.consumer.id, f"applies to {history.consumer.target or 'another target'}")
         if not history.is_new:
+            self._refuse_settled(history.position)
             self.settle(history.position)
         return found
+
+    def _refuse_settled(self, position: Scn) -> None:
+        """Make sure that no event behind a position was settled for whoever stands there: it will not come again."""
+        with self._log.transaction() as log:
+            settled = log.settled()
+        if position < settled:
+            raise HistoryError(
+                f"the journal does not hold what follows position {position}: events up to {settled} were applied, and"
+                " their rows have their status, which means that the target was restored to an older state",
+                where=self._log.label,
+            )
 
     def claim(self, reader_id: str, reader: str) -> None:
         """Make sure that the log can be read, and is read here alone; see `EventLog.claim`."""
@@ -89,6 +101,8 @@ class EventLogSource(RecordedSource):
     def hold_against(self, history: History) -> None:
         """Make sure that a process's history is that of the journal; otherwise raise as `join` does."""
         super().join(history)
+        if not history.is_new:
+            self._refuse_settled(history.position)
 
     def next_slice(
         self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None

@@ -16,7 +16,8 @@ _INTEGERS = {"smallint", "integer", "bigint", "numeric"}
 
 _COLUMNS_OF = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod, a.atthasdef OR a.attidentity <> '',
-  c.relkind IN ('r', 'p')
+  c.relkind IN ('r', 'p'), EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+    AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE (n.nspname, c.relname) = (%s, %s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -60,6 +61,7 @@ class BoundColumns:
         is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
         filled: Those that the database fills where an insert leaves them out, by the same names.
         has_xmin: The database tells which transaction has written a row; a view tells no such thing.
+        is_unique: No two rows have one `record_id`.
     """
 
     names: Mapping[str, str]
@@ -67,9 +69,26 @@ class BoundColumns:
     is_status_narrow: bool
     filled: frozenset[str]
     has_xmin: bool = True
+    is_unique: bool = True
 
     def __getitem__(self, name: str) -> str:
         return self.names[name]
+
+    def text(self, name: str, of: str = "") -> str:
+        """SQL for the text of a column; `of` stands before it, as `l.`.
+
+        The owner of a type may have made a cast to text, which would run with the reader's rights.
+        """
+        value = f"{of}{self[name]}"
+        if "." not in self.types[name]:
+            return f"{value}::text"
+        return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END"
+
+    def is_status(self, status: str) -> str:
+        """SQL for whether a row has a status; blanks behind it mean nothing."""
+        if self.is_status_narrow:
+            return f"{self['status']} = '{status}'"
+        return f"rtrim({self.text('status')}, ' ') = '{status}'"
 
     @property
     def has_id(self) -> str:
@@ -109,7 +128,7 @@ def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> B
             do="add what is missing, or say below capture.event_log.columns what it is called",
         )
     types = {name: (type_, size) for name, type_, size, *_ in found}
-    filled = {name for name, _, _, is_filled, _ in found if is_filled}
+    filled = {name for name, _, _, is_filled, *_ in found if is_filled}
     bound = {name: types[str(meant[name])] for name in COLUMNS}
     for name, wanted in (("record_id", _INTEGERS), ("event_time", _TIMES)):
         if bound[name][0] not in wanted:
@@ -117,12 +136,14 @@ def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> B
             raise OperatorError(what, where=where, do=f"it must be one of {', '.join(sorted(wanted))}")
     _refuse_rights(connection, settings, where)
     status, size = bound["status"]
+    is_unique = next(is_unique for name, *_, is_unique in found if name == meant["record_id"])
     return BoundColumns(
         {name: quote(str(actual_name)) for name, actual_name in meant.items()},
         {name: type_ for name, (type_, _) in bound.items()},
         is_status_narrow=status in ("character", '"char"') or size == _ONE_CHARACTER,
         filled=frozenset(name for name in COLUMNS if meant[name] in filled),
-        has_xmin=all(has_xmin for *_, has_xmin in found),
+        has_xmin=all(has_xmin for *_, has_xmin, _ in found),
+        is_unique=is_unique,
     )
 
 

@@ -15,6 +15,7 @@ from penstock.change import Change, TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns
 from penstock.dialects.postgres.source.event_log_now import read_current
+from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
@@ -34,12 +35,13 @@ _COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key
 _CUT_OFF = """(
   SELECT * FROM (
     SELECT l.*, {xmin} AS penstock_xmin, penstock_at, penstock_inserts, bool_or(
-      l.{event_type}::text = '4' OR (l.{event_type}::text IN ('1', '5', '7')) <> penstock_inserts
+      {event_type} = '4' OR ({event_type} IN ('1', '5', '7')) <> penstock_inserts
     ) OVER (PARTITION BY penstock_at ORDER BY {order}) AS penstock_ends
     FROM {log} l JOIN unnest(%s::int[], %s::text[], %s::text[], %s::boolean[])
       o (penstock_at, penstock_key, penstock_table, penstock_inserts)
-      ON l.{table_key}::text = penstock_key
-      AND right(lower(l.{table_name}::text), length(penstock_table) + 1) IN (penstock_table, '.' || penstock_table)
+      ON {table_key} = penstock_key AND (
+        right(lower({table_name}), length(penstock_table) + 1) IN (penstock_table, '.' || penstock_table)
+        OR {table_name} = penstock_table)
     WHERE {where}
   ) l
   WHERE NOT penstock_ends AND (penstock_inserts OR {record_id} = ANY (%s::{id_type}[])
@@ -75,6 +77,8 @@ class PostgresLogTransaction:
         self._child_rows, self._failed = quote(schema, "child_row"), quote(schema, "failed")
         self._position: int | None = None
         self._classes: Classes | None = None
+        # The record_ids that several rows of this transaction's poll have.
+        self._told_shared: set[int] = set()
 
     def position(self) -> Scn:
         """Return the position of the last event that was ever kept."""
@@ -106,7 +110,23 @@ class PostgresLogTransaction:
         rows = self._rows(f"{self._log} l", where, values, limit)
         if limit and len(rows) == limit:
             rows += self._cut_off(rows, where, values)
+        if shared := self._shared(row.record_id for row in rows):
+            self._told_shared = shared
+            rows = [row._replace(is_alone=False) if row.record_id in shared else row for row in rows]
         return rows
+
+    def _shared(self, record_ids: Iterable[int]) -> set[int]:
+        """Return those of the record_ids that several new rows have, where no index keeps them from it."""
+        b = self._bound
+        wanted = [] if b.is_unique else list(record_ids)
+        if not wanted:
+            return set()
+        found = self._sql.execute(
+            f"SELECT {b['record_id']}::bigint FROM {self._log} WHERE {self._is_new}"
+            f" AND {b['record_id']} = ANY (%s::{b.types['record_id']}[]) GROUP BY 1 HAVING count(*) > 1",
+            [wanted],
+        )
+        return {record_id for (record_id,) in found}
 
     def _rows(
         self, of: str, where: str, values: Sequence[object], limit: int = 0, *, xmin: str = "l.xmin::text::bigint"
@@ -114,11 +134,10 @@ class PostgresLogTransaction:
         """Return rows in order, at most so many; 0 is all of them."""
         b = self._bound
         texts = ", ".join(
-            f"{b[name]}::text"
-            for name in ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
+            b.text(name) for name in ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
         )
         rows = self._sql.execute(
-            f"SELECT {b['record_id']}::bigint, {b['status']}::text, {b['event_time']} IS NOT NULL,"
+            f"SELECT {b['record_id']}::bigint, {b.text('status')}, {b['event_time']} IS NOT NULL,"
             f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {texts},"
             f" {xmin if b.has_xmin else 'NULL::bigint'} FROM {of}"
             f" WHERE {where} ORDER BY {self._order}{f' LIMIT {limit}' if limit else ''}",
@@ -149,10 +168,13 @@ class PostgresLogTransaction:
             order=self._order,
             id_type=b.types["record_id"],
             xmin="l.xmin::text::bigint" if b.has_xmin else "NULL::bigint",
-            **{name: b[name] for name in ("record_id", "event_type", "table_name", "table_key")},
+            record_id=b["record_id"],
+            **{name: b.text(name, "l.") for name in ("event_type", "table_name", "table_key")},
         )
         arrays = [list(of_one) for of_one in (*zip(*named, strict=True), *zip(*written, strict=True))]
-        return self._rows(of, "true", [*arrays[:4], *beyond, following, *arrays[4:]], xmin="l.penstock_xmin")
+        found = self._rows(of, "true", [*arrays[:4], *beyond, following, *arrays[4:]], xmin="l.penstock_xmin")
+        # One that is found by two spellings of its table's name.
+        return list({row.record_id: row for row in found}.values())
 
     @property
     def _order(self) -> str:
@@ -238,8 +260,19 @@ class PostgresLogTransaction:
         return [Pending(Scn(position), record_ids, element) for position, record_ids, element in rows]
 
     def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
-        """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
+        """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so.
+
+        Raises:
+            OperatorError: A row that was not read has the record_id of one that was.
+        """
         b, settings = self._bound, self._settings
+        if late := self._shared(one for ids in outcomes.values() for one in ids) - self._told_shared:
+            numbers = ", ".join(map(str, sorted(late)[:_MOST_NAMED])) + (", ..." if len(late) > _MOST_NAMED else "")
+            raise OperatorError(
+                f"new rows have the record_id of others that were read, and would get their status unread: {numbers}",
+                where=f"event log {self._settings.table}",
+                do="give them another record_id, and the column a unique index",
+            )
         ids = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[])"
         gone: list[int] = []
         for outcome, record_ids in outcomes.items():
@@ -255,8 +288,22 @@ class PostgresLogTransaction:
         if gone:
             self._sql.execute(f"DELETE FROM {self._log} WHERE {ids} AND {self._is_new}", [gone])
 
+    def settled(self) -> Scn:
+        """Return the position of the last event that was taken out of the journal for its reader."""
+        # A journal of an earlier version does not say.
+        row = self._sql.execute(
+            f"SELECT coalesce((to_jsonb(j) ->> 'settled')::bigint, 0) FROM {self._journal} j"
+        ).fetchone()
+        assert row is not None
+        return Scn(row[0])
+
     def forget(self, upto: Scn | None = None) -> None:
         """Take the events up to a position out of the journal; all of them if None."""
+        self._sql.execute(
+            f"UPDATE {self._journal} SET settled = e.last FROM (SELECT max(position) AS last FROM {self._events}"
+            " WHERE %(upto)s::bigint IS NULL OR position <= %(upto)s::bigint) e WHERE e.last IS NOT NULL",
+            {"upto": upto},
+        )
         for table in (self._changes, self._events):
             self._sql.execute(
                 f"DELETE FROM {table} WHERE %(upto)s::bigint IS NULL OR position <= %(upto)s::bigint", {"upto": upto}
@@ -277,8 +324,7 @@ class PostgresLogTransaction:
     def mend(self, gone: Iterable[Scn], applied: Sequence[int]) -> None:
         """Forget failed events that are in the error queue no more, and give the rows of those applied their status."""
         b = self._bound
-        status = f"rtrim({b['status']}::text, ' ') = 'E'"
-        where = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[]) AND {status}"
+        where = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[]) AND {b.is_status('E')}"
         if self._settings.delete_processed:
             self._sql.execute(f"DELETE FROM {self._log} WHERE {where}", [applied])
         else:
@@ -300,8 +346,7 @@ class PostgresLogTransaction:
 
     @property
     def _is_new(self) -> str:
-        status = self._bound["status"]
-        return f"{status} = 'N'" if self._bound.is_status_narrow else f"rtrim({status}::text, ' ') = 'N'"
+        return self._bound.is_status("N")
 
     def _due(self, now: datetime | None) -> tuple[str, list[object]]:
         """Which rows a poll may take, as SQL and its parameters."""
@@ -309,7 +354,7 @@ class PostgresLogTransaction:
         conditions, values = [self._is_new, self._bound.has_id], list[object]()
         if settings.suppressed_user is not None:
             who = b["perpetrator"]
-            conditions.append(f"({who} IS NULL OR rtrim({who}::text, ' ') <> %s)")
+            conditions.append(f"({who} IS NULL OR rtrim({b.text('perpetrator')}, ' ') <> %s)")
             values.append(settings.suppressed_user)
         if settings.future_events:
             time, type_ = b["event_time"], b.types["event_time"]
@@ -324,6 +369,8 @@ def _epoch_us(time: str) -> str:
     """SQL for a time as microseconds since 1970."""
     return f"(extract(epoch FROM {time}) * 1000000)::bigint"
 
+
+_MOST_NAMED = 5
 
 _LINES = 1_000
 """So many lines go to the server at a time."""

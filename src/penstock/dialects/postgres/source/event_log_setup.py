@@ -15,12 +15,12 @@ from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.errors import OperatorError
 from penstock.sources.event_log.settings import LAYOUTS, EventLogSettings
 
-_VERSION = 2
+_VERSION = 3
 
 _RELEASED = "released "
 
 _FAILED = """
-CREATE TABLE {schema}.failed (
+CREATE TABLE IF NOT EXISTS {schema}.failed (
   position bigint PRIMARY KEY,
   record_ids bigint[] NOT NULL
 );
@@ -35,6 +35,7 @@ CREATE TABLE {schema}.journal (
   version integer NOT NULL DEFAULT {version},
   reader_id text,
   reader text,
+  settled bigint,
   is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only)
 );
 INSERT INTO {schema}.journal DEFAULT VALUES;
@@ -67,7 +68,8 @@ CREATE INDEX child_row_parent ON {schema}.child_row (schema_name, table_name, pa
 COMMENT ON TABLE {schema}.child_row IS 'rows of child tables that events have told of so far';"""
 
 _UPGRADE = """
-ALTER TABLE {schema}.journal ADD reader_id text, ADD reader text, ALTER version SET DEFAULT {version};
+ALTER TABLE {schema}.journal ADD COLUMN IF NOT EXISTS reader_id text, ADD COLUMN IF NOT EXISTS reader text,
+  ADD COLUMN IF NOT EXISTS settled bigint, ALTER version SET DEFAULT {version};
 UPDATE {schema}.journal SET version = {version};"""
 
 _COMMENT = re.compile(r"penstock: journal of pipeline (?P<pipeline>[^,]+), event log (?P<log>.+)", re.DOTALL)
@@ -141,7 +143,10 @@ def release_step(pipeline: str, reader_id: str) -> SetupStep:
     emptied = " ".join(
         f"DELETE FROM {schema}.{table} WHERE {is_its};" for table in ("child_row", "failed", "change", "event")
     )
-    sql = f"{emptied} UPDATE {schema}.journal SET reader_id = {gone}, reader = NULL WHERE reader_id = {reader}"
+    sql = (
+        f"{emptied} UPDATE {schema}.journal SET reader_id = {gone}, reader = NULL, settled = NULL"
+        f" WHERE reader_id = {reader}"
+    )
     return SetupStep(f"begin the journal anew, schema {journal_schema(pipeline)}", sql)
 
 
@@ -163,18 +168,20 @@ def removal_step(pipeline: str) -> SetupStep:
 
 def has_journal(connection: Connection, pipeline: str) -> bool:
     """Whether a pipeline has its journal."""
-    return _has_table(connection, pipeline, "journal")
+    row = connection.execute(
+        "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname) = (%s, 'journal')",
+        [journal_schema(pipeline)],
+    ).fetchone()
+    return row is not None
 
 
 def is_journal_current(connection: Connection, pipeline: str) -> bool:
     """Whether a pipeline's journal is of this version; asks the catalogue alone."""
-    return _has_table(connection, pipeline, "failed")
-
-
-def _has_table(connection: Connection, pipeline: str, name: str) -> bool:
     row = connection.execute(
-        "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) = (%s, %s)",
-        [journal_schema(pipeline), name],
+        "SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname, a.attname) = (%s, 'journal', 'settled')",
+        [journal_schema(pipeline)],
     ).fetchone()
     return row is not None
 
