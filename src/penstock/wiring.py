@@ -13,18 +13,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply_config import ApplyConfig
 from penstock.change import TableName
-from penstock.config import (
-    CaptureConfig,
-    ConnectionConfig,
-    DebeziumConfig,
-    KafkaConfig,
-    PipelineConfig,
-    PublishConfig,
-    SchemaRegistry,
-)
-from penstock.config_parts import table_named
+from penstock.config.apply import ApplyConfig
+from penstock.config.capture import CaptureConfig
+from penstock.config.connections import ConnectionConfig, KafkaConfig
+from penstock.config.pipeline import PipelineConfig
+from penstock.config.publish import PublishConfig
+from penstock.config.registry import SchemaRegistry
 from penstock.dialects.postgres.connection import database_of
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
@@ -33,8 +28,6 @@ from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_connector import PostgresEventLogConnector
 from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError, PenstockError
-from penstock.event_log_config import EventLogConfig
-from penstock.event_log_options import read_log_options
 from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
@@ -57,8 +50,10 @@ from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
+from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
-from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.config import EventLogConfig
+from penstock.sources.event_log.options import read_log_options
 from penstock.sources.event_log.source import NoFailures
 from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -295,7 +290,7 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
     capture = config.capture
     assert capture.event_log is not None
     assert capture.connection is not None
-    settings, creates, triggers = _log_settings(capture.event_log), capture.event_log.create, capture.event_log.triggers
+    settings, creates, triggers = capture.event_log.settings, capture.event_log.create, capture.event_log.triggers
     if target is not None:
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
@@ -338,35 +333,6 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
     # A record holds one event, whatever goes into one transaction.
     channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put_all, let_go=topic.close)
     return EventLogPublication(config, side, topic, channel)
-
-
-def _log_settings(config: EventLogConfig) -> EventLogSettings:
-    return EventLogSettings(
-        table=table_named(config.table),
-        tables_in=config.tables_in,
-        columns={str(name): column for name, column in config.columns.items()},
-        layout=config.layout,
-        keys={table_named(name): tuple(columns) for name, columns in config.keys.items()},
-        driver_user=config.driver_user,
-        is_login_driver=True,
-        username_case=config.force_username_case,
-        allow_loopback=config.allow_loopback,
-        future_events=config.future_events,
-        delete_processed=config.delete_processed,
-        keep_failed_rows=config.keep_failed_rows,
-        batch_size=config.batch_size,
-        query_limit=config.query_limit,
-        time_syntax=TimeSyntax(config.time_syntax),
-        event_ids=config.event_ids,
-        polling_interval_s=config.polling_interval_s,
-        times_of_day=tuple(map(_seconds_of_day, config.times_of_day)),
-        post_poll=tuple(config.post_poll),
-    )
-
-
-def _seconds_of_day(text: str) -> int:
-    hours, minutes, seconds = map(int, text.split(":"))
-    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> SourceWithCopies:
@@ -517,7 +483,7 @@ class EventLogTable(EventLogDataSource):
 def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables: Sequence[str]) -> PostgresJournal:
     if kind != "postgres":
         raise ConfigError(f"option 'type' must be postgres, not {kind!r}")
-    return PostgresJournal(url, name, _log_settings(config), tuple(tables))
+    return PostgresJournal(url, name, config.settings, tuple(tables))
 
 
 def register_sources(spark: SparkSession) -> None:
