@@ -19,7 +19,6 @@ from penstock.config.capture import CaptureConfig
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
-from penstock.config.registry import SchemaRegistry
 from penstock.dialects.postgres.connection import database_of
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
@@ -44,7 +43,6 @@ from penstock.pipeline.sink import Sink
 from penstock.pipeline.transformed import TransformedDatabase, TransformedRecording
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
-from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
@@ -191,7 +189,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
         skipped=frozenset(events.skipped_operations),
         with_transactions=events.transaction_metadata,
         transactions=events.transaction_topic,
-        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(_registry(registry).register),
+        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(registry.open().register),
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
@@ -227,58 +225,21 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, DecodeSettings]:
         ConfigError: The libraries that read them are not installed.
     """
     try:
-        from penstock.formats.debezium.declared import DeclaredModes
-        from penstock.formats.debezium.decode import BeforeImage, DecodeSettings
-        from penstock.formats.debezium.envelope import Topics
-        from penstock.formats.debezium.source_types import check_type
+        from penstock.sources.debezium.decoding import decode_settings
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
         raise _not_installed("capture.source debezium", exc) from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
-    transactions = debezium.transactions
-    written = frozenset(debezium.model_fields_set & {"decimals", "binary"})
-    # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-    modes = DeclaredModes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres", written=written)
-    for table, types in debezium.columns.items():
-        for name, text in types.items():
-            try:
-                check_type(text, modes)
-            except ValueError as exc:
-                raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
-    settings = DecodeSettings(
-        columns=debezium.columns,
-        samples={} if debezium.schema_sample is None else _samples(debezium.schema_sample),
-        placeholder=debezium.placeholder,
-        before_image=BeforeImage(debezium.before_image),
-        modes=modes,
-        topics=Topics(transaction=(transactions,)),
-        schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
-    )
+    settings = decode_settings(debezium)
     if capture.path is not None:
         return FileLog(_open_sink(capture.path, "capture.path")), settings
     assert capture.connection is not None
     cluster = config.connections[capture.connection]
     assert isinstance(cluster, KafkaConfig)
     topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
-    return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
-
-
-def _samples(path: str) -> Mapping[TableName, str]:
-    """The schemas of rows that a file of events has.
-
-    Raises:
-        ConfigError: It cannot be read, or has none.
-        MalformedInputError: A line is no event.
-    """
-    from penstock.formats.debezium.samples import row_schemas
-
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as exc:
-        raise ConfigError(f"capture.debezium.schema_sample: {path}: {exc.strerror}") from exc
-    return row_schemas(lines, file=path)
+    return KafkaLog(cluster.client_settings, (*topics, debezium.transactions)), settings
 
 
 def _event_log(config: PipelineConfig, target: TargetConnector | None) -> PostgresEventLogConnector:
@@ -365,16 +326,6 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     layout = LogLayout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
     return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
-
-
-def _registry(config: SchemaRegistry) -> Registry:
-    """A schema registry; tasks need not have the file of its authority.
-
-    Raises:
-        ConfigError: That file cannot be read, or holds no certificates.
-    """
-    ca_pem = None if config.ca_file is None else read_authorities(Path(config.ca_file))
-    return Registry(config.url, config.user, config.password, ca_pem)
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:

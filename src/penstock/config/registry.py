@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from penstock.config.parts import ConfigPart, below
+
+if TYPE_CHECKING:
+    from penstock.schema_registry import Registry
 
 
 class SchemaRegistry(ConfigPart):
@@ -50,3 +54,15 @@ class SchemaRegistry(ConfigPart):
         if self.ca_file is None:
             return self
         return self.model_copy(update={"ca_file": below(folder, self.ca_file)})
+
+    def open(self) -> Registry:
+        """The registry; tasks need not have the file of its authority.
+
+        Raises:
+            ConfigError: That file cannot be read, or holds no certificates.
+        """
+        # HTTP and TLS are needed by those alone that have a registry.
+        from penstock.schema_registry import Registry, read_authorities
+
+        ca_pem = None if self.ca_file is None else read_authorities(Path(self.ca_file))
+        return Registry(self.url, self.user, self.password, ca_pem)
