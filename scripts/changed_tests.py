@@ -62,7 +62,10 @@ def main() -> int:
 
 def changed_files(base: str) -> list[str]:
     """The files that were changed, added or deleted since `base`, committed or not; paths below the root."""
-    fork = _git("merge-base", base, "HEAD")[0]
+    try:
+        fork = _git("merge-base", base, "HEAD")[0]
+    except subprocess.CalledProcessError as exc:
+        raise SystemExit(f"changed_tests: there is no branch or commit {base!r}; name another one by --base") from exc
     return sorted({*_git("diff", "--name-only", fork), *_git("ls-files", "--others", "--exclude-standard")})
 
 
