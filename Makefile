@@ -8,9 +8,12 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 # How many tests run side by side, at most four: as many as there are cores. Each process has servers of its own.
 SIDE_BY_SIDE ?= $(shell nproc 2>/dev/null || echo 2)
+# What `check` compares with, and for how many seconds its tests may begin.
+BASE ?= main
+SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test soak lint types wheel bench java postgresql pgbouncer kafka clean
+.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -20,6 +23,9 @@ demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one fa
 
 test: $(STAMP) java postgresql pgbouncer kafka ## run the test suite
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 $(PYTEST_ARGS)
+
+check: lint types java postgresql pgbouncer kafka ## before a commit: lint, types, and the tests of what changed since main
+	@$(BIN)/python scripts/changed_tests.py --base $(BASE) --seconds $(SECONDS) $(PYTEST_ARGS)
 
 soak: $(STAMP) java postgresql pgbouncer kafka ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)

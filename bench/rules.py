@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.config import RulesConfig
+from penstock.config.rules import RulesConfig
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.stream import StreamRules
 from penstock.schema import Column, TableSchema, Unique

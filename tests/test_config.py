@@ -15,7 +15,10 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.apply.parameters import CommitSerialization
 from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.change import Op, TableName
-from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
+from penstock.config import PipelineConfig
+from penstock.config.connections import KafkaConfig
+from penstock.config.pipeline import json_schema
+from penstock.config.rules import RulesConfig
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
 from penstock.pipeline_file import load, parse

@@ -13,18 +13,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply_config import ApplyConfig
 from penstock.change import TableName
-from penstock.config import (
-    CaptureConfig,
-    ConnectionConfig,
-    DebeziumConfig,
-    KafkaConfig,
-    PipelineConfig,
-    PublishConfig,
-    SchemaRegistry,
-)
-from penstock.config_parts import table_named
+from penstock.config.apply import ApplyConfig
+from penstock.config.capture import CaptureConfig
+from penstock.config.connections import ConnectionConfig, KafkaConfig
+from penstock.config.pipeline import PipelineConfig
+from penstock.config.publish import PublishConfig
 from penstock.dialects.postgres.connection import database_of
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
@@ -33,8 +27,6 @@ from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_connector import PostgresEventLogConnector
 from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError, PenstockError
-from penstock.event_log_config import EventLogConfig
-from penstock.event_log_options import read_log_options
 from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
@@ -53,7 +45,6 @@ from penstock.pipeline.sink import Sink
 from penstock.pipeline.transformed import TransformedDatabase, TransformedRecording
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
-from penstock.schema_registry import Registry, read_authorities
 from penstock.sinks.archive.sink import ArchiveSink
 from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
@@ -62,9 +53,11 @@ from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
+from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
+from penstock.sources.event_log.config import EventLogConfig
 from penstock.sources.event_log.failures import Failures
-from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.options import read_log_options
 from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
 from penstock.sources.trigger_queue.queue import OpenLog
 from penstock.sources.trigger_queue.source import TriggerQueueSource
@@ -199,7 +192,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
         skipped=frozenset(events.skipped_operations),
         with_transactions=events.transaction_metadata,
         transactions=events.transaction_topic,
-        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(_registry(registry).register),
+        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(registry.open().register),
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
@@ -235,58 +228,21 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, DecodeSettings]:
         ConfigError: The libraries that read them are not installed.
     """
     try:
-        from penstock.formats.debezium.declared import DeclaredModes
-        from penstock.formats.debezium.decode import BeforeImage, DecodeSettings
-        from penstock.formats.debezium.envelope import Topics
-        from penstock.formats.debezium.source_types import check_type
+        from penstock.sources.debezium.decoding import decode_settings
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
         raise _not_installed("capture.source debezium", exc) from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
-    transactions = debezium.transactions
-    written = frozenset(debezium.model_fields_set & {"decimals", "binary"})
-    # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-    modes = DeclaredModes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres", written=written)
-    for table, types in debezium.columns.items():
-        for name, text in types.items():
-            try:
-                check_type(text, modes)
-            except ValueError as exc:
-                raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
-    settings = DecodeSettings(
-        columns=debezium.columns,
-        samples={} if debezium.schema_sample is None else _samples(debezium.schema_sample),
-        placeholder=debezium.placeholder,
-        before_image=BeforeImage(debezium.before_image),
-        modes=modes,
-        topics=Topics(transaction=(transactions,)),
-        schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
-    )
+    settings = decode_settings(debezium)
     if capture.path is not None:
         return FileLog(_open_sink(capture.path, "capture.path")), settings
     assert capture.connection is not None
     cluster = config.connections[capture.connection]
     assert isinstance(cluster, KafkaConfig)
     topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
-    return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
-
-
-def _samples(path: str) -> Mapping[TableName, str]:
-    """The schemas of rows that a file of events has.
-
-    Raises:
-        ConfigError: It cannot be read, or has none.
-        MalformedInputError: A line is no event.
-    """
-    from penstock.formats.debezium.samples import row_schemas
-
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as exc:
-        raise ConfigError(f"capture.debezium.schema_sample: {path}: {exc.strerror}") from exc
-    return row_schemas(lines, file=path)
+    return KafkaLog(cluster.client_settings, (*topics, debezium.transactions)), settings
 
 
 def _event_log(config: PipelineConfig, target: TargetConnector | None) -> PostgresEventLogConnector:
@@ -298,7 +254,7 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
     capture = config.capture
     assert capture.event_log is not None
     assert capture.connection is not None
-    settings, creates, triggers = _log_settings(capture.event_log), capture.event_log.create, capture.event_log.triggers
+    settings, creates, triggers = capture.event_log.settings, capture.event_log.create, capture.event_log.triggers
     if target is not None:
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
@@ -343,35 +299,6 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
     return EventLogPublication(config, side, topic, channel)
 
 
-def _log_settings(config: EventLogConfig) -> EventLogSettings:
-    return EventLogSettings(
-        table=table_named(config.table),
-        tables_in=config.tables_in,
-        columns={str(name): column for name, column in config.columns.items()},
-        layout=config.layout,
-        keys={table_named(name): tuple(columns) for name, columns in config.keys.items()},
-        driver_user=config.driver_user,
-        is_login_driver=True,
-        username_case=config.force_username_case,
-        allow_loopback=config.allow_loopback,
-        future_events=config.future_events,
-        delete_processed=config.delete_processed,
-        keep_failed_rows=config.keep_failed_rows,
-        batch_size=config.batch_size,
-        query_limit=config.query_limit,
-        time_syntax=TimeSyntax(config.time_syntax),
-        event_ids=config.event_ids,
-        polling_interval_s=config.polling_interval_s,
-        times_of_day=tuple(map(_seconds_of_day, config.times_of_day)),
-        post_poll=tuple(config.post_poll),
-    )
-
-
-def _seconds_of_day(text: str) -> int:
-    hours, minutes, seconds = map(int, text.split(":"))
-    return (hours * 60 + minutes) * 60 + seconds
-
-
 def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> SourceWithCopies:
     """A connector's change events as a source.
 
@@ -402,16 +329,6 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     layout = LogLayout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
     return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
-
-
-def _registry(config: SchemaRegistry) -> Registry:
-    """A schema registry; tasks need not have the file of its authority.
-
-    Raises:
-        ConfigError: That file cannot be read, or holds no certificates.
-    """
-    ca_pem = None if config.ca_file is None else read_authorities(Path(config.ca_file))
-    return Registry(config.url, config.user, config.password, ca_pem)
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
@@ -520,7 +437,7 @@ class EventLogTable(EventLogDataSource):
 def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables: Sequence[str]) -> PostgresJournal:
     if kind != "postgres":
         raise ConfigError(f"option 'type' must be postgres, not {kind!r}")
-    return PostgresJournal(url, name, _log_settings(config), tuple(tables))
+    return PostgresJournal(url, name, config.settings, tuple(tables))
 
 
 def register_sources(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.change import TABLE_VERSION, TableName
-from penstock.config import RulesConfig
+from penstock.config.rules import RulesConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.formats.archive_log import CopiedPart

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
-from penstock.config import PublishConfig
+from penstock.config.publish import PublishConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.formats.change_file import Encoding

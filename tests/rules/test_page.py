@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.config import TableRuleConfig
+from penstock.config.rules import TableRuleConfig
 from penstock.pipeline_file import parse
 from penstock.rules.ruleset import RuleSet
 from tests.hand_made import Lcr, T

@@ -18,8 +18,8 @@ from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
-from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
+from penstock.config.apply import TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
     CatalogDifference,

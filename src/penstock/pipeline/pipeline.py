@@ -24,9 +24,9 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
-from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
+from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, Emptying, MissingPart, SetupStep, Uncaptured
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError, TableError
 from penstock.events import Event

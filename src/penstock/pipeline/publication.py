@@ -13,9 +13,9 @@ from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
+from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline

@@ -15,7 +15,7 @@ from penstock.rules.table_rule import TableRule
 from penstock.schema import ForeignKey, TableSchema
 
 if TYPE_CHECKING:
-    from penstock.config import RulesConfig
+    from penstock.config.rules import RulesConfig
 
 
 @dataclass(frozen=True)

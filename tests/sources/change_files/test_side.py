@@ -13,7 +13,7 @@ import pytest
 from penstock import change as c
 from penstock.archive import Archive
 from penstock.change import TableName
-from penstock.config import RulesConfig
+from penstock.config.rules import RulesConfig
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding

@@ -11,8 +11,8 @@ from typing import NoReturn, Protocol
 
 from penstock.apply.process import Progress
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply_config import retry_limit
 from penstock.config import PipelineConfig
+from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.errors import OperatorError, RetryableError
 from penstock.history import Consumer

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import psycopg
 
 from penstock.apply.handlers.statement import Statement
-from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
+from penstock.config.apply import TriggerFiring
 from penstock.dialects.base import DatabasePlan, MissingPart, NativeForm, NotCompared
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.catalog import list_tables, read_tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock.apply.keys import row_key
-from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
+from penstock.config.apply import TriggerFiring
 from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (

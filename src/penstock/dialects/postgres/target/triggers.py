@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
+from penstock.config.apply import TriggerFiring
 from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.patterns import TablePattern

@@ -6,7 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.config_parts import ConfigPart, Pattern, Table
+from penstock.config.document import Document, Fault
+from penstock.config.parts import ConfigPart, Pattern, Table, table_named
+from penstock.config.source import SourceKind
+from penstock.formats.xds.values import TimeSyntax
+from penstock.sources.event_log.settings import EventLogSettings
 
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$")]
 
@@ -88,3 +92,55 @@ class EventLogConfig(ConfigPart):
         if self.columns and self.layout is not None:
             raise ValueError("columns goes by names, and layout by order; give one of them")
         return self
+
+    @property
+    def settings(self) -> EventLogSettings:
+        """The same as the source takes it."""
+        return EventLogSettings(
+            table=table_named(self.table),
+            tables_in=self.tables_in,
+            columns={str(name): column for name, column in self.columns.items()},
+            layout=self.layout,
+            keys={table_named(name): tuple(columns) for name, columns in self.keys.items()},
+            driver_user=self.driver_user,
+            is_login_driver=True,
+            username_case=self.force_username_case,
+            allow_loopback=self.allow_loopback,
+            future_events=self.future_events,
+            delete_processed=self.delete_processed,
+            keep_failed_rows=self.keep_failed_rows,
+            batch_size=self.batch_size,
+            query_limit=self.query_limit,
+            time_syntax=TimeSyntax(self.time_syntax),
+            event_ids=self.event_ids,
+            polling_interval_s=self.polling_interval_s,
+            times_of_day=tuple(map(_seconds_of_day, self.times_of_day)),
+            post_poll=tuple(self.post_poll),
+        )
+
+
+def _seconds_of_day(text: str) -> int:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+def check_event_log(document: Document) -> list[Fault]:
+    """Find what does not go with an event log, or is missing."""
+    faults = document.unfit(
+        {
+            "capture.path": "an event log is read through a connection",
+            "capture.row_triggers": "the triggers of an event log are not Penstock's",
+            "capture.changes_of": "capture.event_log.allow_loopback says whose rows are taken",
+            "rules": "rules do not go with capture.source event_log",
+        }
+    )
+    faults += document.missing("capture", ["connection", "event_log"])
+    publish = document.value("publish")
+    if isinstance(publish, dict) and publish.get("format") != "xds":
+        faults.append(Fault(document.line(("publish",)), "publish.format: an event log is published as xds"))
+    return faults
+
+
+EVENT_LOG = SourceKind(
+    "event_log", "from a table that other products' triggers fill", check_event_log, connects_to="database"
+)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from penstock.apply.handlers.settings import HANDLED, Function, OpHandlers, StatementHandler
 from penstock.apply.handlers.statement import parse
 from penstock.change import Op
-from penstock.config_parts import ConfigPart
+from penstock.config.parts import ConfigPart
 from penstock.user_code import NAME
 
 

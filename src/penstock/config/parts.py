@@ -1,8 +1,9 @@
-"""What the parts of a pipeline file have in common: their kind, and the kinds of text in them."""
+"""The base of every part of a pipeline file, and the kinds of text that several parts have."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -10,10 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
+from penstock.storage import check_place
 
 
 class ConfigPart(BaseModel):
-    """A part of the file: it has no settings but its own, and never changes."""
+    """A part of the file: it refuses settings that it does not define, and never changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,10 +32,13 @@ Pattern = Annotated[str, AfterValidator(partial(_checked, TablePattern))]
 """Tables by their names, with * and ?."""
 
 Template = Annotated[str, AfterValidator(partial(_checked, TableTemplate))]
-"""What tables are called at the target."""
+"""Names of tables at the target."""
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]+$", max_length=200)]
 """An origin mark."""
+
+Columns = Annotated[list[str], Field(min_length=1)]
+"""Names of columns, one at least."""
 
 
 def table_named(text: str) -> TableName:
@@ -55,3 +60,30 @@ def _names_a_table(text: str) -> str:
 
 Table = Annotated[str, AfterValidator(_names_a_table)]
 """One table, `schema.table`; see `table_named`."""
+
+
+def checked_place(path: str | None) -> str | None:
+    """A folder or an url of an object store, checked.
+
+    Raises:
+        ValueError: It is empty, or no place that files can be in.
+    """
+    if path is None:
+        return None
+    if not path.strip():
+        raise ValueError("is empty")
+    try:
+        check_place(path)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
+    return path
+
+
+def below(folder: Path, path: str) -> str:
+    """A path, taken from the pipeline file's folder unless it is absolute; an url stays the same."""
+    return path if "://" in path else str((folder / Path(path).expanduser()).absolute())
+
+
+def plain_text(value: str | float | bool) -> str:
+    """A setting as text, booleans as most programs write them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pydantic
 
-from penstock.config_parts import table_named
+from penstock.config.parts import table_named
 from penstock.errors import ConfigError
-from penstock.event_log_config import EventLogConfig
 from penstock.patterns import TablePattern
+from penstock.sources.event_log.config import EventLogConfig
 from penstock.sources.event_log.source import Journal
 from penstock.sources.event_log.spark_source import ReadOptions
 from penstock.spark.options import refuse_unknown

@@ -2,76 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, OnBadRow, Parameters
-from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
-from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
+from penstock.apply.resolve import ConflictRules, TableRules
 from penstock.change import Op, TableName
-from penstock.config_parts import ConfigPart, Table, Tag, table_named
-from penstock.handlers_config import (
-    OperationHandlersConfig,
-    TransactionHandlersConfig,
-    check_operations,
-    handlers_of,
-)
+from penstock.config.conflicts import ConflictConfig, ErrorRuleConfig
+from penstock.config.dependencies import DependenciesConfig
+from penstock.config.handlers import OperationHandlersConfig, TransactionHandlersConfig, check_operations, handlers_of
+from penstock.config.limits import Limit, Position, RetryS, Seconds, finite
+from penstock.config.parts import Columns, ConfigPart, Table, Tag, table_named
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
-
-Columns = Annotated[list[str], Field(min_length=1)]
-
-
-def _within(least: int, most: int, value: object) -> object:
-    """Say in one sentence what else would be said once for each type of the two."""
-    if value == INFINITE or (type(value) is int and least <= value <= most):
-        return value
-    raise ValueError(f"must be an integer from {least} to {most}, or {INFINITE}")
-
-
-_Limit = Annotated[
-    Annotated[int, Field(ge=1, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, MOST))
-]
-
-_Seconds = Annotated[
-    Annotated[int, Field(ge=0, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 0, MOST))
-]
-
-
-def _seconds(value: object) -> object:
-    """Say in one sentence what else would be said once for each type of the two."""
-    if value == INFINITE:
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST:
-        return value
-    raise ValueError(f"must be a number of seconds from 0 on, or {INFINITE}")
-
-
-RetryS = Annotated[Annotated[float, Field(ge=0)] | Literal["INFINITE"], BeforeValidator(_seconds)]
-"""How long to go on trying."""
-
-
-def retry_limit(seconds: float | str) -> float | None:
-    """The same for `apply.retry_policy`; None: without end."""
-    return None if isinstance(seconds, str) else seconds
-
-
-_Position = Annotated[
-    Annotated[int, Field(ge=1, lt=2**63)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, 2**63 - 1))
-]
-
-
-def _finite(limit: int | str) -> int | None:
-    return limit if isinstance(limit, int) else None
 
 
 class TriggerFiring(StrEnum):
@@ -80,121 +30,6 @@ class TriggerFiring(StrEnum):
     ALWAYS = "always"
     FIRE_ONCE = "fire_once"
     APPLY_ONLY = "apply_only"
-
-
-class ConflictConfig(ConfigPart):
-    """How one kind of conflict of a table is resolved, for a list of columns."""
-
-    on: Literal["insert", "update", "delete"] = Field(description="The operation that meets the conflict")
-    row: ConflictKind = Field(
-        default=ConflictKind.EXISTS,
-        description="exists: the row has other values, or, for an insert, a row has one of its unique keys; missing:"
-        " there is no row with the key",
-    )
-    columns: list[str] | None = Field(
-        default=None, min_length=1, description="The list of columns that is decided about; all of them if absent"
-    )
-    method: Literal[
-        "overwrite",
-        "discard",
-        "ignore",
-        "maximum",
-        "minimum",
-        "maximum_and_equal",
-        "minimum_and_equal",
-        "delta",
-        "record",
-    ] = Field(
-        description="overwrite: the incoming values win; discard, or ignore: those at the target stay; maximum, minimum"
-        " (_and_equal): whichever has the higher, or lower, value in `by`; delta: the difference is added; record: the"
-        " change goes to the error queue by itself"
-    )
-    by: str | None = Field(default=None, min_length=1, description="maximum, minimum: the column that decides")
-
-    @property
-    def resolver(self) -> Resolver:
-        """The same for apply."""
-        method = Method.DISCARD if self.method == "ignore" else Method(self.method)
-        columns = None if self.columns is None else tuple(self.columns)
-        return Resolver(Op(self.on), self.row, method, columns, self.by)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> ConflictConfig:
-        resolver = self.resolver
-        methods = _METHODS.get((resolver.op, resolver.row))
-        if methods is None:
-            raise ValueError("an insert looks for no row that could be missing")
-        if resolver.method not in methods:
-            raise ValueError(f"of {self.on}, row {self.row}, method must be one of {', '.join(methods)}")
-        if resolver.columns is not None and (
-            resolver.op is Op.DELETE or resolver.row is ConflictKind.MISSING or resolver.method is Method.RECORD
-        ):
-            raise ValueError("this is decided about the whole row, so columns must not be given")
-        if resolver.method.compares and self.by is None:
-            raise ValueError(f"by is missing: the column whose values {self.method} compares")
-        if not resolver.method.compares and self.by is not None:
-            raise ValueError(f"by is for maximum and minimum; {self.method} compares nothing")
-        if self.by is not None and not resolver.has(self.by):
-            raise ValueError(f"by names {self.by!r}, which must be one of its columns")
-        return self
-
-
-_VALUES_WIN = (Method.OVERWRITE, Method.DISCARD, Method.RECORD)
-_COMPARED = (Method.MAXIMUM, Method.MINIMUM, Method.MAXIMUM_AND_EQUAL, Method.MINIMUM_AND_EQUAL)
-
-_METHODS: Mapping[tuple[Op, ConflictKind], Sequence[Method]] = {
-    (Op.INSERT, ConflictKind.EXISTS): (*_VALUES_WIN, *_COMPARED),
-    (Op.UPDATE, ConflictKind.EXISTS): (*_VALUES_WIN, *_COMPARED, Method.DELTA),
-    (Op.UPDATE, ConflictKind.MISSING): _VALUES_WIN,
-    (Op.DELETE, ConflictKind.EXISTS): _VALUES_WIN,
-    (Op.DELETE, ConflictKind.MISSING): (Method.DISCARD, Method.RECORD),
-}
-"""The methods that each kind of conflict may have."""
-
-
-_LONGEST_OPEN_S = 240
-"""Servers end a session of an apply server that does nothing in an open transaction for five minutes."""
-
-
-class ErrorRuleConfig(ConfigPart):
-    """What is done about an error that no resolver helps."""
-
-    error: int | str = Field(
-        description="A number of the error queue (26787), an SQLSTATE (23505), or any; the first rule that fits counts"
-    )
-    then: ErrorAction = Field(
-        description="ignore: leave the change out; record: the change goes to the error queue by itself; retry: try"
-        " the change again; retry_transaction: roll back, wait and try the transaction again; record_transaction: it"
-        " goes to the error queue, as without a rule; abend: stop the run"
-    )
-    times: int = Field(default=3, strict=True, ge=1, description="retry, retry_transaction: how often")
-    delay_s: float = Field(default=60, ge=0, le=86_400, description="How many seconds before each time")
-
-    @field_validator("error")
-    @classmethod
-    def _is_an_error(cls, error: int | str) -> int | str:
-        if not re.fullmatch(r"any|\d{1,5}|[0-9A-Z]{5}", str(error)):
-            raise ValueError("must be a number of the error queue, an SQLSTATE of five characters, or any")
-        return error
-
-    @model_validator(mode="after")
-    def _counts_what_is_tried(self) -> ErrorRuleConfig:
-        if self.model_fields_set & {"times", "delay_s"} and self.then not in (
-            ErrorAction.RETRY,
-            ErrorAction.RETRY_TRANSACTION,
-        ):
-            raise ValueError("times and delay_s are for retry and retry_transaction")
-        if self.then is ErrorAction.RETRY and self.delay_s > _LONGEST_OPEN_S:
-            raise ValueError(
-                f"retry waits inside the open transaction, for {_LONGEST_OPEN_S} s at most; retry_transaction waits"
-                " outside of it"
-            )
-        return self
-
-    @property
-    def rule(self) -> ErrorRule:
-        """The same for apply."""
-        return ErrorRule(None if self.error == "any" else str(self.error), self.then, self.times, self.delay_s)
 
 
 class ApplyTableConfig(ConfigPart):
@@ -270,64 +105,6 @@ class ApplyTableConfig(ConfigPart):
         )
 
 
-class ObjectDependencyConfig(ConfigPart):
-    """A table whose changes follow those of another; names are those at the target."""
-
-    table: Table = Field(description="A transaction that changes this table")
-    after: Table = Field(description="waits for all earlier ones that change this one")
-
-
-class DependenciesConfig(ConfigPart):
-    """What depends on each other, though no constraint of the target tells; names are those at the target."""
-
-    values: dict[str, dict[Table, Columns]] = Field(
-        default_factory=dict,
-        description="By a name of yours: columns of one table or more. Transactions with equal values in them keep"
-        " their order",
-    )
-    objects: list[ObjectDependencyConfig] = Field(
-        default_factory=list, description="Tables whose changes follow those of another, whatever their values are"
-    )
-
-    @field_validator("values")
-    @classmethod
-    def _line_up(cls, values: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
-        for name, members in values.items():
-            if not members:
-                raise ValueError(f"{name!r} names no table")
-            if len({table_named(text) for text in members}) < len(members):
-                raise ValueError(f"{name!r} names a table twice")
-            for text, columns in members.items():
-                if len(set(columns)) < len(columns):
-                    raise ValueError(f"{name!r} names a column of {text} twice")
-            if len({len(columns) for columns in members.values()}) > 1:
-                raise ValueError(f"{name!r} names more columns of one table than of another; they line up")
-        return values
-
-    @field_validator("objects")
-    @classmethod
-    def _are_in_no_circle(cls, objects: list[ObjectDependencyConfig]) -> list[ObjectDependencyConfig]:
-        circle = find_circle([_object_dependency(one) for one in objects])
-        if circle is not None:
-            raise ValueError(f"follow each other in a circle: {' after '.join(map(str, circle))}")
-        return objects
-
-    @property
-    def virtual(self) -> VirtualDependencies:
-        """The same as apply takes it."""
-        return VirtualDependencies(
-            values=tuple(
-                ValueDependency(name, {table_named(text): tuple(columns) for text, columns in members.items()})
-                for name, members in self.values.items()
-            ),
-            objects=tuple(map(_object_dependency, self.objects)),
-        )
-
-
-def _object_dependency(one: ObjectDependencyConfig) -> ObjectDependency:
-    return ObjectDependency(table_named(one.table), table_named(one.after))
-
-
 class ApplyConfig(ConfigPart):
     """Where changes go."""
 
@@ -375,7 +152,7 @@ class ApplyConfig(ConfigPart):
         default=DEFAULT_TAG,
         description="The origin mark that a capture at the target sees on what is applied; null: none, as users write",
     )
-    conflict_log_days: _Limit = Field(
+    conflict_log_days: Limit = Field(
         default=90, description="Days that entries of the conflict log are kept, or INFINITE; a run deletes older ones"
     )
     retry_s: RetryS = Field(
@@ -399,15 +176,15 @@ class ApplyConfig(ConfigPart):
         description="Which lists a conflict resolves: column_list: those with a column in conflict; row: all of the"
         " table",
     )
-    maximum_scn: _Position = Field(
+    maximum_scn: Position = Field(
         default=INFINITE, description="End before the first transaction at this position or behind it"
     )
-    max_errors: _Limit = Field(
+    max_errors: Limit = Field(
         default=INFINITE,
         description="Stop, with exit code 6, once the run has put so many transactions into the error queue",
     )
-    time_limit: _Limit = Field(default=INFINITE, description="End after so many seconds")
-    transaction_limit: _Limit = Field(
+    time_limit: Limit = Field(default=INFINITE, description="End after so many seconds")
+    transaction_limit: Limit = Field(
         default=INFINITE, description="End after so many transactions, those that went to the error queue included"
     )
     disable_on_limit: bool = Field(
@@ -418,9 +195,9 @@ class ApplyConfig(ConfigPart):
         default_factory=list,
         description="Ids of transactions at the source that are not applied, and count as applied",
     )
-    startup_seconds: _Seconds = Field(default=0, description="Seconds to wait for another run of the pipeline to end")
+    startup_seconds: Seconds = Field(default=0, description="Seconds to wait for another run of the pipeline to end")
     trace_level: int = Field(default=0, strict=True, ge=0, le=MOST, description="From 1 on each batch is logged")
-    txn_lcr_spill_threshold: _Limit = Field(
+    txn_lcr_spill_threshold: Limit = Field(
         default=200_000, description="A transaction of more changes is applied piece by piece, and not held in memory"
     )
     tables: dict[Table, ApplyTableConfig] = Field(
@@ -455,22 +232,22 @@ class ApplyConfig(ConfigPart):
             parallelism=self.parallelism,
             commit_serialization=self.commit_serialization,
             disable_on_error=self.disable_on_error,
-            max_errors=_finite(self.max_errors),
+            max_errors=finite(self.max_errors),
             allow_duplicate_rows=self.allow_duplicate_rows,
             maximum_scn=None if isinstance(self.maximum_scn, str) else Scn(self.maximum_scn),
-            time_limit=_finite(self.time_limit),
-            transaction_limit=_finite(self.transaction_limit),
+            time_limit=finite(self.time_limit),
+            transaction_limit=finite(self.transaction_limit),
             disable_on_limit=self.disable_on_limit,
             ignore_transaction=frozenset(self.ignore_transaction),
-            startup_seconds=_finite(self.startup_seconds),
+            startup_seconds=finite(self.startup_seconds),
             trace_level=self.trace_level,
-            txn_lcr_spill_threshold=_finite(self.txn_lcr_spill_threshold),
+            txn_lcr_spill_threshold=finite(self.txn_lcr_spill_threshold),
         )
 
     @property
     def conflict_log_kept(self) -> timedelta | None:
         """How long entries of the conflict log are kept; None: for ever."""
-        days = _finite(self.conflict_log_days)
+        days = finite(self.conflict_log_days)
         return None if days is None else timedelta(days=days)
 
     @property
