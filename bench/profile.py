@@ -110,13 +110,13 @@ def _patches(watch: Stopwatch) -> Iterator[Any]:
     yield watch.watch(SetPath, "expect", "target: DELETE, UPDATE, INSERT")
     yield watch.watch(SetPath, "expect_none", "target: check keys")
     yield watch.watch(PostgresLaneLedger, "record", "target: ledger")
-    execute_ = PostgresSession._execute
+    execute_ = PostgresSession.execute
 
     def counted(self: PostgresSession, statement: str, values: Any = ()) -> Any:
         with watch.step(f"target: {statement}" if statement in ("BEGIN", "COMMIT") else "target: other"):
             return execute_(self, statement, values)
 
-    yield patch.object(PostgresSession, "_execute", counted)
+    yield patch.object(PostgresSession, "execute", counted)
     original = prefetch.ahead
 
     def waiting(items: Any, **kwargs: Any) -> Iterator[Any]:

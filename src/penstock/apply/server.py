@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.blocked_keys import BlockedKeys
+from penstock.apply.change_applier import Handled
 from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
 from penstock.apply.conflict_split import (
     ConflictSplit,
@@ -40,14 +41,15 @@ from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.held_transactions import HeldTransactions
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
-from penstock.apply.ledger import Failed, Failure, LaneLedger
+from penstock.apply.ledger import Failed, Failure, LaneClaim
 from penstock.apply.net import NetChange
 from penstock.apply.nettable import Nettable
 from penstock.apply.prefetch import ahead
 from penstock.apply.reader import Uses, fingerprint
 from penstock.apply.resolve import ConflictRules, ErrorAction
-from penstock.apply.row_path import Handled, RowPath, TransactionError
-from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.apply.row_path import RowPath, TransactionError
+from penstock.apply.session import TargetSession
+from penstock.apply.target import TargetCatalog
 from penstock.apply.written_keys import WrittenKeys
 from penstock.change import Op, TableName, Transaction
 from penstock.errors import OperatorError, PenstockError, from_json
@@ -209,14 +211,14 @@ class ApplyServer:
     def __init__(
         self,
         session: TargetSession,
-        ledger: LaneLedger,
+        claim: LaneClaim,
         catalog: TargetCatalog,
         dictionary: Dictionary,
         config: ServerConfig,
     ) -> None:
-        """Apply through `session`, whose transactions `ledger` writes into."""
+        """Apply through `session`, and write the ledger of the lane in the same transactions."""
         self._session = session
-        self._ledger = ledger
+        self._ledger = ledger = session.lane_ledger(claim)
         self._catalog = catalog
         self._config = config
         self._rows = RowPath(
@@ -225,7 +227,7 @@ class ApplyServer:
             dictionary,
             allow_duplicate_rows=config.allow_duplicate_rows,
             conflicts=config.conflicts,
-            handlers=handlers_of(config.handlers, session),
+            handlers=handlers_of(config.handlers, session.handler_sql),
             ddl=config.ddl,
         )
         self._prefetch = ConflictPrefetch(session, catalog, dictionary, config.conflicts, self._rows.aim)
