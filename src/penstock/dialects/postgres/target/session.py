@@ -35,6 +35,7 @@ from penstock.dialects.postgres.errors import copied_column
 from penstock.dialects.postgres.fit import widening
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
+from penstock.dialects.postgres.target import bulk_load
 from penstock.dialects.postgres.target.blocked_keys import QueueCache
 from penstock.dialects.postgres.target.ddl_executor import DdlSession
 from penstock.dialects.postgres.target.ddl_log import write_ddl
@@ -44,7 +45,8 @@ from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, COPIED_AT, OPEN_CHUNK
 from penstock.dialects.postgres.target.row_sql import PARAMETER, only, quoted
 from penstock.dialects.postgres.target.row_statements import OF_VALUES, RowStatements
-from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
+from penstock.dialects.postgres.target.set_path import SetPath
+from penstock.dialects.postgres.target.staging import MOST_STAGED_COLUMNS
 from penstock.errors import OperatorError, PenstockError
 from penstock.external_values import ValueStore
 from penstock.position import START, Scn
@@ -191,7 +193,7 @@ class PostgresSession(RowStatements):
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no further check."""
         try:
-            self._set_path.load(table, rows)
+            bulk_load.load(self._set_path, table, rows)
         except OF_VALUES as exc:
             raise self._not_loaded(exc, table) from exc
 
@@ -211,7 +213,7 @@ class PostgresSession(RowStatements):
             SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
         """
         with self.translated():
-            self._set_path.replace(table, gone, rows, clears_the_way=clears_the_way)
+            bulk_load.replace(self._set_path, table, gone, rows, clears_the_way=clears_the_way)
 
     def rows_aside(self) -> PostgresRowsAside:
         """Open a session that reads beside this one."""
