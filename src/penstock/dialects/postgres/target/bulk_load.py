@@ -33,7 +33,7 @@ def replace(
     *,
     clears_the_way: Collection[tuple[str, ...]],
 ) -> None:
-    """Delete the rows that have the keys of `gone`, and insert rows; see `PostgresSession.replace`."""
+    """Delete the rows that have the keys of `gone`, and insert rows; see `snapshot.rows.DifferenceWriter.replace`."""
     writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
     written = set(writable.column_names)
     own = [c.name for c in table.schema.columns if c.name not in written and not c.is_generated]

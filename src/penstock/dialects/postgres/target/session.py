@@ -200,18 +200,7 @@ class PostgresSession(RowStatements):
     def replace(
         self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
     ) -> None:
-        """Delete the rows that have these keys, and insert rows; columns that only the target has keep their values.
-
-        Args:
-            gone: Key columns, of canonical text.
-            rows: Whole rows, of canonical text.
-            clears_the_way: Columns of unique keys: rows that hold such a value of one that is inserted are deleted,
-                too, where the target has no columns of its own.
-
-        Raises:
-            ApplyError: The target refuses a row.
-            SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
-        """
+        """See `snapshot.rows.DifferenceWriter.replace`."""
         with self.translated():
             bulk_load.replace(self._set_path, table, gone, rows, clears_the_way=clears_the_way)
 
