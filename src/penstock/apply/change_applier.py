@@ -1,4 +1,4 @@
-"""One change of a row, applied by statements of its own: as it is, or as resolvers and the rules for errors say."""
+"""Applies single changes of rows: each as it is, or as resolvers and the rules for errors say."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ChangeApplier:
 
     Attributes:
         catalog: The target's tables as they are now; DDL of the open transaction alters them.
-        aim: Says which row a change is about.
+        lookup: Says which row a change is about.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ChangeApplier:
     ) -> None:
         """Apply to the catalog's tables changes of the tables in the dictionary; see `RowPath`."""
         self.catalog = catalog
-        self.aim = RowLookup(conflicts, allow_duplicate_rows=allow_duplicate_rows)
+        self.lookup = RowLookup(conflicts, allow_duplicate_rows=allow_duplicate_rows)
         self._session = session
         self._dictionary = dictionary
         self._conflicts = conflicts
@@ -257,10 +257,10 @@ class ChangeApplier:
         Of an insert it is only likely.
         """
         expects_columns(change, table, self._dictionary)
-        match = self.aim.prefetched(change, table)
+        match = self.lookup.prefetched(change, table)
         if match is not None and rows is None and change.op is not Op.INSERT:
             rows = self._session.compare_rows(table, match)
-        return row_lookup.prefetched(change, table, rows, self.aim)
+        return row_lookup.prefetched(change, table, rows, self.lookup)
 
     def _apply_row(self, number: int, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
@@ -288,7 +288,7 @@ class ChangeApplier:
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                row = self.aim.of_delete(change, table)
+                row = self.lookup.of_delete(change, table)
                 self._expect_alike(row, table, change)
                 self._expect_one(self._session.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
@@ -309,20 +309,20 @@ class ChangeApplier:
         waiting = self._deferred_rows.change(number, change, table)
         if waiting is not None or change.op is Op.DELETE:
             return waiting
-        match = self.aim.of_update(change, table)
+        match = self.lookup.of_update(change, table)
         return None if match is None else self._deferred_rows.defer(number, change, table, match)
 
     def _told(self, change: Change, table: TargetTable) -> Images:
         """The row before and after a change, as far as it is sure to be so at the target, too."""
         images = told(change)
-        compared = self.aim.compared(change, table)
+        compared = self.lookup.compared(change, table)
         if len(compared) == len(images.before):
             return images
         before = {n: v for n, v in images.before.items() if n in compared or n in table.key.columns}
         return Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
 
     def _update(self, change: Change, table: TargetTable) -> None:
-        row = self.aim.of_update(change, table)
+        row = self.lookup.of_update(change, table)
         if row is None:
             return
         self._expect_alike(row, table, change)
@@ -335,7 +335,7 @@ class ChangeApplier:
         if not table.key.is_declared:
             what = "without a key it cannot be told whether a row of a snapshot is there already"
             raise ApplyError(VALUE_MISSING, what, where=_place(change))
-        match = replace(self.aim.match(after, {}, table, change), old={})
+        match = replace(self.lookup.match(after, {}, table, change), old={})
         rows = self._session.lock_rows(table, match)
         if len(rows) > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))

@@ -98,14 +98,14 @@ class ConflictPrefetch:
         catalog: TargetCatalog,
         dictionary: Dictionary,
         conflicts: ConflictRules,
-        aim: RowLookup,
+        lookup: RowLookup,
     ) -> None:
         """Look through `session`, for changes of the tables in the dictionary."""
         self._session = session
         self._catalog = catalog
         self._dictionary = dictionary
         self._conflicts = conflicts
-        self._target_row = aim
+        self._lookup = lookup
         self._noted: list[tuple[TargetTable, RowMatch, Image]] = []
         self._case: _Case | None = None
         self._resolver = ConflictResolver(
@@ -142,7 +142,7 @@ class ConflictPrefetch:
                     continue
                 try:
                     expects_columns(change, table, self._dictionary)
-                    match = self._target_row.prefetched(change, table)
+                    match = self._lookup.prefetched(change, table)
                 except ApplyError:
                     # It is said when the change is tried.
                     continue
@@ -213,7 +213,7 @@ class ConflictPrefetch:
         can_ask = self._tried(lambda: self._ask(cases))
         for one in cases:
             self._case = one
-            error = prefetched(one.change, one.table, one.rows, self._target_row)
+            error = prefetched(one.change, one.table, one.rows, self._lookup)
             if error is None or one.rows is None or not self._decides_alone(one, one.rows, can_ask=can_ask):
                 continue
             count = len(self._noted)

@@ -1,4 +1,4 @@
-"""How a lane is to be applied, and what it came to."""
+"""The settings of an apply server, and the result of a lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a lane goes by the row path, or into the error queue, written with its entries in the ledger."""
+"""Writes transactions of a lane by the row path, or into the error queue, each with its entry in the ledger."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class LaneWriter:
             handlers=handlers_of(config.handlers, session.handler_sql),
             ddl=config.ddl,
         )
-        self._prefetch = ConflictPrefetch(session, catalog, dictionary, config.conflicts, self.rows.aim)
+        self._prefetch = ConflictPrefetch(session, catalog, dictionary, config.conflicts, self.rows.lookup)
         self.held_transactions: HeldTransactions | None = None
         if config.hold_dependents:
             self.held_transactions = HeldTransactions(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))

@@ -105,9 +105,9 @@ class RowPath:
         self._changes.altered(self._before)
 
     @property
-    def aim(self) -> RowLookup:
+    def lookup(self) -> RowLookup:
         """Says which row a change is about."""
-        return self._changes.aim
+        return self._changes.lookup
 
     def _apply(self, transaction: Transaction, meeting: Meeting) -> Handled:
         message_number = 0

@@ -1,4 +1,4 @@
-"""What apply needs of a session at the target. A dialect implements it by one class."""
+"""The session at the target that apply works through. A dialect implements it by one class."""
 
 from __future__ import annotations
 
