@@ -24,7 +24,7 @@ from penstock.apply import prefetch, server
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import apply_windows
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres.target import set_path
+from penstock.dialects.postgres.target import staging
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.dialects.postgres.target.set_path import SetPath
@@ -105,18 +105,18 @@ def profile(workload_name: str) -> dict[str, float]:
 def _patches(watch: Stopwatch) -> Iterator[Any]:
     yield watch.watch_iterator(QueueReader, "read", "source: read, decode")
     yield watch.watch(server, "net_change", "net")
-    yield watch.watch(set_path.pacsv, "write_csv", "target: write CSV")
+    yield watch.watch(staging.pacsv, "write_csv", "target: write CSV")
     yield watch.watch(SetPath, "copy", "target: stage by COPY, with its CSV")
     yield watch.watch(SetPath, "expect", "target: DELETE, UPDATE, INSERT")
     yield watch.watch(SetPath, "expect_none", "target: check keys")
     yield watch.watch(PostgresLaneLedger, "record", "target: ledger")
-    execute_ = PostgresSession._execute
+    execute_ = PostgresSession.execute
 
     def counted(self: PostgresSession, statement: str, values: Any = ()) -> Any:
         with watch.step(f"target: {statement}" if statement in ("BEGIN", "COMMIT") else "target: other"):
             return execute_(self, statement, values)
 
-    yield patch.object(PostgresSession, "_execute", counted)
+    yield patch.object(PostgresSession, "execute", counted)
     original = prefetch.ahead
 
     def waiting(items: Any, **kwargs: Any) -> Iterator[Any]:

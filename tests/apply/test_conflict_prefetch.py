@@ -48,13 +48,13 @@ def two_databases(source_server: EmbeddedPostgres) -> Iterator[Sequence[str]]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often which kind of statement was run for single changes, or for many of them."""
     counted: Counter[str] = Counter()
-    run: Callable[..., Any] = PostgresSession._run
+    run: Callable[..., Any] = PostgresSession.run
 
     def counting(self: PostgresSession, statement: str, values: Any = ()) -> Any:
         counted[statement.split(maxsplit=1)[0]] += 1
         return run(self, statement, values)
 
-    monkeypatch.setattr(PostgresSession, "_run", counting)
+    monkeypatch.setattr(PostgresSession, "run", counting)
     return counted
 
 

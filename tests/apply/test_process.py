@@ -15,7 +15,7 @@ from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Batch, Progress
+from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
@@ -24,6 +24,7 @@ from penstock.history import CaptureOrigin, Consumer, History, Joined
 from penstock.pipeline.capturing import CopyWatch
 from penstock.pipeline.report import Report
 from penstock.position import Anchor, Limit, Scn
+from penstock.stream import Slice
 
 FREED = OperatorError("the change log does not hold what follows position 5")
 TAKEN_OVER = FencedError("another run has taken over")
@@ -43,8 +44,11 @@ class Feed:
 
     def look_around(self) -> None: ...
 
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         raise FREED
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        return part.apply(lanes=lanes)
 
     is_gathering = False
 
@@ -154,7 +158,7 @@ class Failing:
 
 
 class FailingFeed(Feed):
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         return Failing()
 
 
@@ -209,7 +213,7 @@ class Busy(Feed):
     def __init__(self, stop: threading.Event, last: Scn) -> None:
         self._stop, self._last = stop, last
 
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         time.sleep(0.001)
         if after >= self._last:
             self._stop.set()
@@ -317,7 +321,7 @@ class Asked(Busy):
         super().__init__(stop, Scn(99))
         self.asked: list[Limit] = []
 
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         self.asked.append(limit)
         return super().next_batch(after, limit)
 
@@ -411,7 +415,7 @@ class Storm:
 
 
 class StormFeed(Feed):
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         return Storm(after + 1)
 
 

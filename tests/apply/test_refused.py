@@ -6,7 +6,7 @@ import pytest
 from psycopg.abc import Buffer
 from psycopg.types.string import StrDumper
 
-from penstock.apply import server
+from penstock.apply import lane_writer
 from penstock.apply.server import ServerConfig
 from penstock.dialects.postgres import connection
 from penstock.dialects.postgres.connection import Connection
@@ -56,7 +56,7 @@ def test_a_trigger_may_raise_whatever_it_likes(lab: Lab, config: ServerConfig, s
 def test_what_is_always_in_the_way_is_not_waited_for_without_end(
     lab: Lab, config: ServerConfig, sqlstate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_CONTENTION_RETRIES", 2)
+    monkeypatch.setattr(lane_writer, "_CONTENTION_RETRIES", 2)
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lab.target.execute(REFUSING.format(sqlstate))
     write(lab)

@@ -45,13 +45,13 @@ def targets(source_server: EmbeddedPostgres) -> Iterator[Sequence[Target]]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often which kind of statement was run by a session."""
     counted: Counter[str] = Counter()
-    execute: Callable[..., Any] = PostgresSession._execute
+    execute: Callable[..., Any] = PostgresSession.execute
 
     def counting(self: PostgresSession, statement: str, values: Any = ()) -> Any:
         counted[statement.split(maxsplit=1)[0]] += 1
         return execute(self, statement, values)
 
-    monkeypatch.setattr(PostgresSession, "_execute", counting)
+    monkeypatch.setattr(PostgresSession, "execute", counting)
     return counted
 
 

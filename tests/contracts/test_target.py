@@ -15,7 +15,8 @@ from penstock.apply import apply_errors
 from penstock.apply.apply_errors import ApplyError
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
-from penstock.apply.target import RowMatch, TargetSession, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import RowMatch, TargetTable
 from penstock.apply.task import TaskContext, apply_lane, in_commit_order
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
@@ -221,10 +222,14 @@ class DyingTarget:
         self._inner, self._mortal = inner, mortal
 
     def session(self, epoch: int) -> Any:
-        return Dying(self._inner.session(epoch), self._mortal)
+        return DyingSession(self._inner.session(epoch), self._mortal)
 
-    def lane_ledger(self, session: Any, claim: LaneClaim) -> Any:
-        return Dying(self._inner.lane_ledger(session.inner, claim), self._mortal)
+
+class DyingSession(Dying):
+    """A session, and the ledger of its lane, in a task that dies."""
+
+    def lane_ledger(self, claim: LaneClaim) -> Any:
+        return Dying(self.inner.lane_ledger(claim), self._mortal)
 
 
 def serve(

@@ -174,7 +174,7 @@ def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target,
 def test_an_attempt_that_hangs_inside_a_transaction_does_not_keep_the_lane(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.dialects.postgres.target.lane_ledger._PATIENCE_MS", 200)
+    monkeypatch.setattr("penstock.dialects.postgres.target.lane_ledger._LOCK_TIMEOUT_MS", 200)
     hangs = psycopg.connect(target.url, application_name="penstock A1 apply")
     hangs.execute("UPDATE penstock.lane SET changes = changes + 1 WHERE process = 'A1' AND lane = 0")
 

@@ -20,7 +20,7 @@ from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.source import change_log
 from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
-from penstock.dialects.postgres.target import ledger as ledger_module
+from penstock.dialects.postgres.target import copy_ledger
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.ledger_version import named_views
@@ -303,7 +303,7 @@ def test_a_target_that_was_restored_is_refused_when_the_log_is_gone(lab: Lab) ->
 BOUNDARIES = {
     "before the source lets go": (PostgresSourceConnector, "release"),
     "before anything is forgotten": (PostgresLedger, "empty_and_forget"),
-    "before the tables are emptied": (ledger_module, "empty"),
+    "before the tables are emptied": (copy_ledger, "empty"),
     "before its last word": (PostgresLedger, "set_status"),
 }
 

@@ -14,7 +14,8 @@ from penstock.apply.apply_errors import ApplyError, SpeculationError
 from penstock.apply.conflict_resolver import ConflictResolver, Done, changed_columns
 from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolution
 from penstock.apply.row_lookup import RowLookup, concerns, expects_columns, prefetched
-from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import ComparedRow, RowMatch, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.external_values import ExternalValue
 from penstock.schema import Dictionary, Exclusion, ForeignKey, Unique
@@ -93,22 +94,22 @@ class ConflictPrefetch:
 
     def __init__(
         self,
-        writer: RowWriter,
+        session: TargetSession,
         catalog: TargetCatalog,
         dictionary: Dictionary,
         conflicts: ConflictRules,
-        aim: RowLookup,
+        lookup: RowLookup,
     ) -> None:
-        """Look through `writer`, for changes of the tables in the dictionary."""
-        self._writer = writer
+        """Look through `session`, for changes of the tables in the dictionary."""
+        self._session = session
         self._catalog = catalog
         self._dictionary = dictionary
         self._conflicts = conflicts
-        self._target_row = aim
+        self._lookup = lookup
         self._noted: list[tuple[TargetTable, RowMatch, Image]] = []
         self._case: _Case | None = None
         self._resolver = ConflictResolver(
-            writer, dictionary, conflicts, update=self._note, order=self._order, shifted=self._shifted
+            session, dictionary, conflicts, update=self._note, order=self._order, shifted=self._shifted
         )
 
     def look(self, asking: Sequence[PrefetchRequest]) -> list[Meeting]:
@@ -141,7 +142,7 @@ class ConflictPrefetch:
                     continue
                 try:
                     expects_columns(change, table, self._dictionary)
-                    match = self._target_row.prefetched(change, table)
+                    match = self._lookup.prefetched(change, table)
                 except ApplyError:
                     # It is said when the change is tried.
                     continue
@@ -168,7 +169,7 @@ class ConflictPrefetch:
         ]
         for lock in (True, False):
             some = [one for one, is_locked in zip(cases, is_resolved, strict=True) if is_locked == lock]
-            found = self._writer.compare_many([(one.table, one.match) for one in some], lock=lock)
+            found = self._session.compare_many([(one.table, one.match) for one in some], lock=lock)
             for one, rows in zip(some, found, strict=True):
                 one.rows = rows
 
@@ -190,10 +191,10 @@ class ConflictPrefetch:
             deltas = [resolver for resolver in resolvers if resolver.method is Method.DELTA]
             moved = [name for name in changed if any(resolver.has(name) for resolver in deltas)]
             moves += [(one, name, before.get(name), changed[name]) for name in moved]
-        found = self._writer.order_many([(one.table, one.match, name, value) for one, name, value in orders])
+        found = self._session.order_many([(one.table, one.match, name, value) for one, name, value in orders])
         for (one, name, _), order in zip(orders, found, strict=True):
             one.orders[name] = order
-        values = self._writer.shifted_many([(one.table, one.match, name, old, new) for one, name, old, new in moves])
+        values = self._session.shifted_many([(one.table, one.match, name, old, new) for one, name, old, new in moves])
         for (one, name, _, _), value in zip(moves, values, strict=True):
             one.shifted[name] = value
 
@@ -212,7 +213,7 @@ class ConflictPrefetch:
         can_ask = self._tried(lambda: self._ask(cases))
         for one in cases:
             self._case = one
-            error = prefetched(one.change, one.table, one.rows, self._target_row)
+            error = prefetched(one.change, one.table, one.rows, self._lookup)
             if error is None or one.rows is None or not self._decides_alone(one, one.rows, can_ask=can_ask):
                 continue
             count = len(self._noted)
@@ -249,7 +250,7 @@ class ConflictPrefetch:
         return 1
 
     def _write(self) -> None:
-        if self._writer.update_many(self._noted) != len(self._noted):
+        if self._session.update_many(self._noted) != len(self._noted):
             raise SpeculationError("rows that were locked are not there")
 
     def _refer(self, cases: Sequence[_Case]) -> None:
@@ -264,7 +265,7 @@ class ConflictPrefetch:
                 if concerns(done.change, foreign_key.columns) and None not in values:
                     asked[foreign_key].append((one, [value for value in values if value is not None]))
         for foreign_key, rows in asked.items():
-            found = self._writer.find_parents(foreign_key, [values for _, values in rows])
+            found = self._session.find_parents(foreign_key, [values for _, values in rows])
             for (one, _), is_found in zip(rows, found, strict=True):
                 if is_found:
                     one.references |= {foreign_key}
@@ -272,7 +273,7 @@ class ConflictPrefetch:
     def _tried(self, step: Callable[[], None]) -> bool:
         """Take a step for all changes; False where the target refuses it: one by one it is known who is to blame."""
         try:
-            with self._writer.savepoint():
+            with self._session.savepoint():
                 step()
         except ApplyError:
             return False

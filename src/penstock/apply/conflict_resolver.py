@@ -22,7 +22,8 @@ from penstock.apply.resolve import (
     columns_of,
     incoming_wins,
 )
-from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import ComparedRow, RowMatch, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op
 from penstock.external_values import ExternalValue
 from penstock.schema import Dictionary
@@ -87,7 +88,7 @@ class ConflictResolver:
 
     def __init__(
         self,
-        writer: RowWriter,
+        session: TargetSession,
         dictionary: Dictionary,
         conflicts: ConflictRules,
         *,
@@ -95,16 +96,16 @@ class ConflictResolver:
         order: _Order | None = None,
         shifted: _Shifted | None = None,
     ) -> None:
-        """Write through `writer` changes of the tables in the dictionary.
+        """Write through `session` changes of the tables in the dictionary.
 
         Args:
-            update: Takes what is decided about a row that is there, in place of `writer`.
-            order, shifted: Tell what `writer` would be asked for.
+            update: Takes what is decided about a row that is there, in place of `session`.
+            order, shifted: Tell what `session` would be asked for.
         """
-        self._writer = writer
-        self._update = update or writer.update
-        self._ask_order = order or writer.order
-        self._ask_shifted = shifted or writer.shifted
+        self._session = session
+        self._update = update or session.update
+        self._ask_order = order or session.order
+        self._ask_shifted = shifted or session.shifted
         self._dictionary = dictionary
         self._conflicts = conflicts
 
@@ -189,12 +190,12 @@ class ConflictResolver:
             return None
         match = row_in_the_way(change, table) if _is_key(error.constraint, table) else None
         if match is None:
-            found = self._writer.rows_in_the_way(table, error.constraint, change.after, lock=True)
+            found = self._session.rows_in_the_way(table, error.constraint, change.after, lock=True)
             if len(found) != 1:
                 return None
             match = _whole_row(change.after, {name: found[0][name] for name in table.key.columns}, table)
         key = RowMatch(match.key, {})
-        compared = self._writer.compare_rows(table, match) if seen is None else seen
+        compared = self._session.compare_rows(table, match) if seen is None else seen
         if len(compared) != 1:
             # A key that the user has named, and that several rows have: it does not say which one is meant.
             return None
@@ -234,7 +235,7 @@ class ConflictResolver:
         return _Decision(values, outcomes)
 
     def _order(self, conflict: _Conflict, resolver: Resolver) -> int | None:
-        """How the incoming value of the resolution column stands to the row's; see `RowWriter.order`."""
+        """How the incoming value of the resolution column stands to the row's; see `TargetSession.order`."""
         if not resolver.method.compares or resolver.by is None:
             return None
         return self._ask_order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
@@ -274,7 +275,7 @@ class ConflictResolver:
         captured = self._dictionary.get(change.table, change.table_version) if is_known else table.schema
         if not set(captured.column_names) <= set(image):
             return None
-        self._writer.insert(table, writable(image, table))
+        self._session.insert(table, writable(image, table))
         done = Change(change.change_seq, Op.INSERT, change.table, change.table_version, None, image)
         return Done(done, Images({}, image)), [(resolvers[0], ResolverOutcome.APPLIED, tuple(image))]
 
@@ -287,7 +288,7 @@ class ConflictResolver:
         assert error.found is not None
         assert change.before is not None
         key = RowMatch({name: change.before[name] for name in table.key.columns}, {})
-        if self._writer.delete(table, key) != 1:
+        if self._session.delete(table, key) != 1:
             return None
         done = Change(change.change_seq, Op.DELETE, change.table, change.table_version, error.found, None)
         return Done(done, Images(error.found, {})), [(resolvers[0], ResolverOutcome.APPLIED, ())]
@@ -300,13 +301,13 @@ class ConflictResolver:
             return None
         before = change.before or {}
         image = {**before, **(change.after or {})}
-        there = self._writer.lock_rows(table, RowMatch({name: image[name] for name in table.key.columns}, {}))
+        there = self._session.lock_rows(table, RowMatch({name: image[name] for name in table.key.columns}, {}))
         if len(there) != 1:
             return None
-        self._writer.delete(table, RowMatch({name: before[name] for name in table.key.columns}, {}))
+        self._session.delete(table, RowMatch({name: before[name] for name in table.key.columns}, {}))
         key = RowMatch({name: image[name] for name in table.key.columns}, {})
         values = writable({n: v for n, v in image.items() if n not in table.key.columns}, table)
-        if self._writer.update(table, key, values) != 1:
+        if self._session.update(table, key, values) != 1:
             return None
         done = Change(change.change_seq, Op.UPDATE, change.table, change.table_version, before, image)
         method = Resolution(

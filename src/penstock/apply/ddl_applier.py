@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from penstock.apply.apply_errors import NOT_INSTANTIATED, TABLE_MISSING, ApplyError
+from penstock.apply.apply_errors import ApplyError
+from penstock.apply.change_applier import copied_table, not_instantiated
 from penstock.apply.ddl import (
     Alteration,
     DdlPolicy,
@@ -20,7 +21,8 @@ from penstock.apply.ddl import (
 )
 from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl, loses, words_for
 from penstock.apply.handlers.runner import Handlers
-from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Change, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
@@ -30,9 +32,9 @@ from penstock.schema import TableSchema
 class DdlApplier:
     """Carries out DDL through a session whose transaction the caller opens and closes."""
 
-    def __init__(self, writer: RowWriter, rules: DdlRules, handlers: Handlers | None) -> None:
+    def __init__(self, session: TargetSession, rules: DdlRules, handlers: Handlers | None) -> None:
         """Have tables follow by `rules`; a handler that there is for DDL does it in place of us."""
-        self._writer = writer
+        self._session = session
         self._rules = rules
         self._handlers = handlers
         self._moves: list[tuple[int, TableName, TableName | None]] = []
@@ -81,8 +83,8 @@ class DdlApplier:
                     self._note(change, transaction, alteration(change), LEFT_OUT)
         drops = [name_before(change) for change in wanted if is_drop(change)]
         if drops:
-            there = [table for table in drops if self._writer.describe_anew(table) is not None]
-            self._writer.drop(drops)
+            there = [table for table in drops if self._session.describe_anew(table) is not None]
+            self._session.drop(drops)
             for change in wanted:
                 if name_before(change) in there:
                     self._note(change, transaction, alteration(change), APPLIED)
@@ -104,8 +106,8 @@ class DdlApplier:
         table, wanted = name_before(change), alteration(change)
         if wanted.called is None:
             table = copied_table(table, catalog).name
-        was = self._writer.describe_anew(table)
-        self._writer.alter(table, wanted, Scn(transaction.commit_scn))
+        was = self._session.describe_anew(table)
+        self._session.alter(table, wanted, Scn(transaction.commit_scn))
         # Of what a person has done beforehand there is nothing to say.
         done = wanted if was is None else pending(wanted, was)
         self._note(change, transaction, done, APPLIED, table)
@@ -117,7 +119,7 @@ class DdlApplier:
         words = ("table made",) if is_creation(change) else tuple(words_for(done))
         if words:
             scn, name = Scn(transaction.commit_scn), table or name_before(change)
-            self._writer.note_ddl(LoggedDdl(transaction.txn_id, scn, name, outcome, words, loses(done)))
+            self._session.note_ddl(LoggedDdl(transaction.txn_id, scn, name, outcome, words, loses(done)))
 
     def _by_handler(
         self, handlers: Handlers, change: Change, transaction: Transaction, catalog: TargetCatalog
@@ -128,8 +130,8 @@ class DdlApplier:
         touched: dict[TableName, TableName | None] = {table: table}
 
         def execute(name: TableName, wanted: Alteration) -> None:
-            was = self._writer.describe_anew(name)
-            self._writer.alter(name, wanted, Scn(transaction.commit_scn))
+            was = self._session.describe_anew(name)
+            self._session.alter(name, wanted, Scn(transaction.commit_scn))
             done = wanted if was is None else pending(wanted, was)
             self._note(change, transaction, done, APPLIED, name)
             touched[name] = None if wanted.is_drop else wanted.called or name
@@ -154,7 +156,7 @@ class DdlApplier:
                 copied[new] = at
         related = {name for name, table in tables.items() if not _referred(table.schema).isdisjoint(moved)}
         for name in sorted({*(new for new in touched.values() if new is not None), *related}):
-            schema = self._writer.describe_anew(name)
+            schema = self._session.describe_anew(name)
             if schema is None:
                 tables.pop(name, None)
             else:
@@ -194,22 +196,3 @@ def _children_first(changes: Sequence[Change], catalog: TargetCatalog) -> Iterat
 
 def _referred(table: TableSchema) -> set[TableName]:
     return {key.parent for key in table.foreign_keys} | {key.child for key in table.referenced_by}
-
-
-def copied_table(name: TableName, catalog: TargetCatalog) -> TargetTable:
-    """Return a table that changes come for.
-
-    Raises:
-        ApplyError: The target has none of this name, or it was never copied.
-    """
-    table = catalog.tables.get(name)
-    if table is None:
-        raise ApplyError(TABLE_MISSING, f"table {name} does not exist at the target")
-    if name not in catalog.instantiated:
-        raise not_instantiated(name)
-    return table
-
-
-def not_instantiated(table: TableName) -> ApplyError:
-    """What is wrong with changes of a table that this process has not copied."""
-    return ApplyError(NOT_INSTANTIATED, f"table {table} was never copied to this target")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from penstock.apply.conflict_resolver import changed_columns, writable
 from penstock.apply.row_lookup import concerns
-from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import RowMatch, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.external_values import ExternalValue
 from penstock.schema import Exclusion, Unique
@@ -44,9 +45,9 @@ class DeferredRow:
 class DeferredRows:
     """The rows of one transaction that wait."""
 
-    def __init__(self, writer: RowWriter) -> None:
+    def __init__(self, session: TargetSession) -> None:
         """Take rows out of their tables, and put them back, through a session's open transaction."""
-        self._writer = writer
+        self._session = session
         self._given_up: dict[_Value, int] = {}
         self._last: dict[tuple[TableName, str], int] = {}
         self._rows: list[DeferredRow] = []
@@ -85,10 +86,10 @@ class DeferredRows:
             return None
         image = dict(new)
         if match is not None:
-            found = self._writer.compare_rows(table, match)
+            found = self._session.compare_rows(table, match)
             if len(found) != 1 or found[0][1]:
                 return None
-            self._writer.delete(table, match)
+            self._session.delete(table, match)
             image = {**found[0][0], **changed_columns(change)}
         self._rows.append(DeferredRow(number, table, image, until))
         return image
@@ -97,7 +98,7 @@ class DeferredRows:
         """Change a row that waits; returns it as it is to be, or was, and None where the change is of another row."""
         deferred = self._of(change, table)
         # While two rows have one key, the change is of the one that is in the table.
-        if deferred is None or self._writer.lock_rows(table, RowMatch(_key(change.before, table), {})):
+        if deferred is None or self._session.lock_rows(table, RowMatch(_key(change.before, table), {})):
             return None
         if change.op is Op.DELETE:
             self._rows.remove(deferred)
@@ -115,7 +116,7 @@ class DeferredRows:
 
     def put_back(self, deferred: DeferredRow) -> None:
         """Write a row that has waited."""
-        self._writer.insert(deferred.table, writable(deferred.image, deferred.table))
+        self._session.insert(deferred.table, writable(deferred.image, deferred.table))
 
     def _until(self, rule: Unique | Exclusion, new: Image, table: TargetTable, number: int) -> int:
         """The last change that gives up what is in the way of a row; 0 where nothing is, or no later change does.
@@ -124,7 +125,7 @@ class DeferredRows:
         """
         if self._last.get((table.name, rule.name), 0) <= number or not set(rule.columns) <= set(new):
             return 0
-        rows = self._writer.rows_in_the_way(table, rule.name, new)
+        rows = self._session.rows_in_the_way(table, rule.name, new)
         values = [_value(table, rule, row) for row in rows]
         values += [_value(table, rule, new)] if rows else []
         return max((self._given_up.get(value, 0) for value in values), default=0)

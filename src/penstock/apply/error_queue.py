@@ -5,12 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from penstock.apply.apply_errors import (
     CHECK_VIOLATED,
@@ -27,10 +27,10 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     VALUE_TOO_LONG,
 )
-from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.ledger import Failure
 from penstock.apply.resolve import Resolution
-from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
+from penstock.apply.session import TargetSession
+from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
@@ -212,21 +212,26 @@ class PastAction:
     error_message: str | None
 
 
-class ErrorQueue(Protocol):
+class ErrorQueue(ABC):
     """The entries of one process."""
 
+    @abstractmethod
     def entries(self) -> Sequence[ErrorEntry]:
         """Return all entries, in commit order."""
 
+    @abstractmethod
     def tables(self) -> Mapping[str, Collection[TableName]]:
         """Return which tables each entry changes."""
 
+    @abstractmethod
     def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
         """Return how many transactions hold changes of each table, or of a partition that `root_of` finds it for."""
 
+    @abstractmethod
     def find(self, entry_id: str) -> str:
         """Return an entry's id in full, which may be given without the name of the process. Raises as `load` does."""
 
+    @abstractmethod
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.
 
@@ -234,6 +239,7 @@ class ErrorQueue(Protocol):
             NoEntryError: There is no such entry.
         """
 
+    @abstractmethod
     def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
         """Remove entries, all of them or none; nothing is applied, and no watermark moves. Raises as `load` does.
 
@@ -244,34 +250,43 @@ class ErrorQueue(Protocol):
             The ids of those that were removed, in full.
         """
 
+    @abstractmethod
     def note(self, *notes: Note) -> None:
         """Write down deeds that changed nothing."""
 
+    @abstractmethod
     def note_failure(self, note: Note, failure: Failure) -> None:
         """Write down that an entry failed again, and in the entry, why."""
 
+    @abstractmethod
     def mark(self, catalog: TargetCatalog) -> None:
         """Make the marks of entries that have none yet, or whose marks are of other keys than the catalogue's."""
 
+    @abstractmethod
     def history(self, *, entry_id: str | None = None, most: int) -> Sequence[PastAction]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
 
+    @abstractmethod
     def deleted(self, first: int, last: int) -> Set[int]:
         """Return the positions, from one to another, of transactions that were deleted from the queue."""
 
+    @abstractmethod
     def retry_session(self) -> AbstractContextManager[RetrySession]:
         """Open a session to apply entries through."""
 
 
-class RetrySession(RowWriter, SqlRunner, Protocol):
+class RetrySession(TargetSession):
     """A target session that applies entries, each in a transaction of its own."""
 
+    @abstractmethod
     def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
         """Write down, inside the open transaction, how conflicts of an entry were resolved."""
 
+    @abstractmethod
     def rehearsal(self) -> AbstractContextManager[None]:
         """Have all transactions in the block see what those before them did, and none of them stay."""
 
+    @abstractmethod
     def acting_as(self, role: str | None) -> AbstractContextManager[None]:
         """Use the rights of a role, inside the open transaction; None for those of the connection.
 
@@ -279,12 +294,15 @@ class RetrySession(RowWriter, SqlRunner, Protocol):
             OperatorError: There is no such role, or the connection's user may not be it.
         """
 
+    @abstractmethod
     def check_now(self) -> None:
         """Have the target check what it would check at commit."""
 
+    @abstractmethod
     def waits_for(self, entry_id: str) -> str | None:
         """Return the first entry that a held one waits for; None where it may go on, or is not held."""
 
+    @abstractmethod
     def next_to_go_on(self, after: tuple[int, int] = (-1, 0)) -> tuple[int, int] | None:
         """Return position and number of the first held entry that waits for nothing; None where there is none.
 
@@ -292,23 +310,30 @@ class RetrySession(RowWriter, SqlRunner, Protocol):
             after: Position and number of one behind which to look.
         """
 
+    @abstractmethod
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""
 
+    @abstractmethod
     def note(self, note: Note) -> None:
         """Write down a deed inside the open transaction."""
 
+    @abstractmethod
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
         """Return those of the tables that hold already what an entry did to them: they were repaired since."""
 
+    @abstractmethod
     def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
         """Return where each of these tables, or a partition of it, was truncated last."""
 
+    @abstractmethod
     def dictionary(self, transaction: Transaction) -> Dictionary:
         """Return the versions that the changes of a transaction were captured under."""
 
+    @abstractmethod
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes; one that was never copied counts as copied."""
 
+    @abstractmethod
     def rows_now(self, table: TargetTable, key: Image) -> Sequence[Image]:
         """Return up to two rows that have a key, without a lock."""

@@ -6,11 +6,11 @@ high watermark is. A transaction that went to the error queue, or waits behind i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,9 +73,10 @@ class Failed:
     is_whole: bool = True
 
 
-class LaneLedger(Protocol):
+class LaneLedger(ABC):
     """The lane's entries. Every method runs inside an open transaction of the lane's session."""
 
+    @abstractmethod
     def claim(self) -> NDArray[np.int64]:
         """Take the lane over from earlier attempts, waiting for what they are committing.
 
@@ -86,6 +87,7 @@ class LaneLedger(Protocol):
             FencedError: A later attempt or another process holds it.
         """
 
+    @abstractmethod
     def record(self, commit_scns: NDArray[np.int64], *, changes: int) -> None:
         """Write down that these transactions are applied; the first statement of a transaction.
 
@@ -93,6 +95,7 @@ class LaneLedger(Protocol):
             FencedError: The claim does not hold any more.
         """
 
+    @abstractmethod
     def put_errors(self, failed: Sequence[Failed]) -> None:
         """Put transactions, which were recorded before, into the error queue, and do not count them as applied.
 
@@ -100,6 +103,7 @@ class LaneLedger(Protocol):
             failed: In commit order.
         """
 
+    @abstractmethod
     def put_held(self, transactions: Sequence[Transaction], marks: BlockedKeys) -> None:
         """Put transactions, which were recorded before, behind others in the error queue; they do not count as applied.
 
@@ -107,6 +111,7 @@ class LaneLedger(Protocol):
             marks: Of all of them, numbered as they come.
         """
 
+    @abstractmethod
     def queued(self, marked_by: int) -> BlockedKeyIndex:
         """Return the marks of all that the error queue holds.
 
@@ -114,9 +119,11 @@ class LaneLedger(Protocol):
             marked_by: The keys that marks are made by now, see `reader.fingerprint`.
         """
 
+    @abstractmethod
     def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
         """Write down how conflicts of transactions were resolved."""
 
+    @abstractmethod
     def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
         """Write down that a transaction truncates tables: a retry of an earlier one must not undo that."""
 

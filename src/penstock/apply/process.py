@@ -29,6 +29,7 @@ from penstock.errors import OperatorError, PenstockError, RetryableError, TooMan
 from penstock.events import Event, tell
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
+from penstock.stream import Slice
 from penstock.text import count, printable
 
 
@@ -101,36 +102,6 @@ class TablesAddedError(PenstockError):
     """The source has tables that were not there when the run began: they have to be copied before changes follow."""
 
 
-class Batch(Protocol):
-    """Transactions that the source delivers together, in commit order."""
-
-    @property
-    def end(self) -> Scn:
-        """Position after the last of them."""
-
-    @property
-    def total_changes(self) -> int:
-        """Number of changes in all of them together."""
-
-    @property
-    def anchor(self) -> Anchor | None:
-        """The source's last cut at or before the end."""
-
-    @property
-    def last_committed_at(self) -> datetime | None:
-        """When the last of them was committed at the source."""
-
-    def __len__(self) -> int:
-        """Number of transactions; none means that only the position moves."""
-
-    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
-        """Apply them, side by side in at most so many lanes; returns one result per lane.
-
-        Raises:
-            TablesAddedError: Nothing was applied; the run has to get ready again.
-        """
-
-
 class Feed(Protocol):
     """The source, as the process drives it."""
 
@@ -145,14 +116,24 @@ class Feed(Protocol):
         """Get ready to deliver batches to this run of the process, of `known` tables.
 
         Raises:
-            TablesAddedError: There are more tables; so do `look_around` and a batch's `apply`.
+            TablesAddedError: There are more tables; so do `look_around` and `apply`.
         """
 
     def look_around(self) -> None:
         """Notice what has been added at the source; called now and then while nothing waits there."""
 
-    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
-        """Return the transactions that follow `after`; None when there are none yet."""
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
+        """Return the transactions that follow `after`; None when there are none yet.
+
+        A slice without transactions only moves the position.
+        """
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        """Apply a batch, side by side in at most so many lanes; returns one result per lane.
+
+        Raises:
+            TablesAddedError: Nothing was applied; the run has to get ready again.
+        """
 
     @property
     def is_gathering(self) -> bool:
@@ -407,7 +388,7 @@ class ApplyProcess:
             until=None if parameters.maximum_scn is None else Scn(parameters.maximum_scn - 1),
         )
 
-    def _next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+    def _next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         with self._confirmed():
             return self._feed.next_batch(after, limit)
 
@@ -420,11 +401,11 @@ class ApplyProcess:
             self._ledger.confirm()
             raise
 
-    def _apply(self, batch: Batch, progress: Progress, parameters: Parameters) -> None:
+    def _apply(self, batch: Slice, progress: Progress, parameters: Parameters) -> None:
         lanes = self._lane_sizing.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
         with self._confirmed():
-            results = batch.apply(lanes=lanes)
+            results = self._feed.apply(batch, lanes)
         took_s = time.monotonic() - began
         self._lane_sizing.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
         if parameters.trace_level > 0:
@@ -528,7 +509,7 @@ class ApplyProcess:
         )
 
 
-def _tell_batch(batch: Batch, *, lanes: int, took_s: float) -> None:
+def _tell_batch(batch: Slice, *, lanes: int, took_s: float) -> None:
     what = f"{count(len(batch), 'transaction')}, {count(batch.total_changes, 'change')}, {count(lanes, 'lane')}"
     facts = {
         "position": batch.end,

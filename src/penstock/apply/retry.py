@@ -252,7 +252,7 @@ class _Attempts:
             self._session.dictionary(transaction),
             allow_duplicate_rows=self._config.allow_duplicate_rows,
             conflicts=self._config.conflicts.without_recording,
-            handlers=handlers_of(self._config.handlers, self._session),
+            handlers=handlers_of(self._config.handlers, self._session.handler_sql),
             ddl=self._config.ddl,
         )
         try:

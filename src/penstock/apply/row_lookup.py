@@ -108,15 +108,15 @@ class RowLookup:
 
 
 def prefetched(
-    change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None, aim: RowLookup
+    change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None, lookup: RowLookup
 ) -> ApplyError | None:
     """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
 
     Args:
-        rows: What is found by `aim.prefetched`; None, of an insert, where it was not looked for.
+        rows: What is found by `lookup.prefetched`; None, of an insert, where it was not looked for.
     """
     if change.op is Op.INSERT:
-        if not aim.overwrites(change, table):
+        if not lookup.overwrites(change, table):
             return None
         name = table.schema.all_uniques[0].name
         return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=name)

@@ -21,11 +21,12 @@ from penstock.apply.coordinator import plan_lanes
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.group import COLUMNS, SCHEMA, Group, cut_groups, group_sizes, whole_group
 from penstock.apply.large import LargeTransaction
-from penstock.apply.ledger import LaneClaim, LaneLedger
+from penstock.apply.ledger import LaneClaim
 from penstock.apply.reader import find_dependencies
 from penstock.apply.retry import Retried, RetryConfig, go_on
 from penstock.apply.server import GROUP_BYTES, ApplyServer, LaneResult, ServerConfig
-from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.apply.session import TargetSession
+from penstock.apply.target import TargetCatalog
 from penstock.change import TableName
 from penstock.position import Scn
 from penstock.schema import Dictionary
@@ -45,9 +46,6 @@ class Target(Protocol):
 
     def session(self, epoch: int) -> TargetSession:
         """Return this worker's session, opened when first asked for and kept for later tasks of the same run."""
-
-    def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
-        """Return the ledger of one lane, writing through the session."""
 
     def error_queue(self) -> ErrorQueue:
         """Return the error queue."""
@@ -200,8 +198,7 @@ def apply_large(large: LargeTransaction, claim: LaneClaim, context: TaskContext)
 
 def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:
     session = context.target.session(claim.epoch)
-    ledger = context.target.lane_ledger(session, claim)
-    return ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
+    return ApplyServer(session, claim, context.catalog, context.dictionary, context.config)
 
 
 def discard(

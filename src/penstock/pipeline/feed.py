@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime
 from typing import Protocol
 
 from penstock.apply.ddl import NO_DDL, DdlPolicy, DdlRules
@@ -48,42 +47,6 @@ class Definitions(Protocol):
 
     def instantiated(self) -> Mapping[TableName, Scn]:
         """Return the tables whose copy is complete, and the position each was copied at."""
-
-
-class SliceBatch:
-    """Implements `apply.process.Batch`."""
-
-    def __init__(self, part: Slice, apply: Callable[[Slice, int], Sequence[LaneResult]]) -> None:
-        """Deal with `part` by `apply`, which is also told how many lanes to use."""
-        self._part = part
-        self._apply = apply
-
-    def __len__(self) -> int:
-        return len(self._part)
-
-    @property
-    def end(self) -> Scn:
-        """Position after the last transaction."""
-        return self._part.end
-
-    @property
-    def total_changes(self) -> int:
-        """Number of changes."""
-        return self._part.total_changes
-
-    @property
-    def anchor(self) -> Anchor | None:
-        """The source's last cut at or before the end."""
-        return self._part.anchor
-
-    @property
-    def last_committed_at(self) -> datetime | None:
-        """When the last transaction was committed at the source."""
-        return self._part.last_committed_at
-
-    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
-        """Deal with the transactions on Spark."""
-        return self._apply(self._part, lanes)
 
 
 class SourceFeed:
@@ -142,7 +105,7 @@ class SourceFeed:
         self._consumer, self._anchor = history.consumer.id, found.anchor
         return found
 
-    def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         """Return the transactions that follow `after`; None when there are none yet."""
         if self._left_out.is_due:
             raise TablesAddedError("tables that could not be copied are tried again")
@@ -159,7 +122,7 @@ class SourceFeed:
         part = part.until_ddl()
         # Set before the batch is applied: any failure leads to another `join`, which sets it anew.
         self._anchor = part.anchor
-        return SliceBatch(part, self.apply)
+        return part
 
     def look_around(self) -> None:
         """Take up partitions that were added; raises TablesAddedError if tables were."""

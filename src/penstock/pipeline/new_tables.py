@@ -106,7 +106,7 @@ class NewTables:
 
         try:
             with self._queue().retry_session() as session, session.transaction():
-                handlers = Handlers(self._handlers, session)
+                handlers = Handlers(self._handlers, session.handler_sql)
                 handlers.handle_ddl(change, transaction, execute)
                 handlers.end()
         except ApplyError as exc:

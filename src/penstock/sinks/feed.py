@@ -9,7 +9,7 @@ import time
 from penstock.apply.lag import LagHistogram
 from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
-from penstock.pipeline.feed import Definitions, SliceBatch, SourceFeed
+from penstock.pipeline.feed import Definitions, SourceFeed
 from penstock.pipeline.sink import FeedSettings
 from penstock.position import Limit, Scn
 from penstock.stream import Reader, Slice
@@ -43,7 +43,7 @@ class PublishedFeed(SourceFeed):
         """Whether changes are left to gather, where each batch makes files."""
         return time.monotonic() < self._gathers_until
 
-    def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
         """Return the transactions that follow `after`; none while a few gather, for each batch makes files."""
         if self.is_gathering:
             return None

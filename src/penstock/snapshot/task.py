@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.apply.apply_errors import VALUE_MALFORMED, ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
-from penstock.apply.target import TargetSession, TargetTable
+from penstock.apply.target import TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.base import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
@@ -50,8 +50,17 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(TargetSession, DifferenceWriter, Protocol):
-    """A target session that also takes rows in bulk."""
+class ChunkLoader(DifferenceWriter, Protocol):
+    """What copying needs of a target session, which takes rows in bulk."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end of the block, or roll back if it raises."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Undo what the block did if it raises, and nothing else."""
+
+    def unfit_column(self, table: TargetTable, image: Image) -> str | None:
+        """Name the first column that does not take its value of `image`; None where each one does."""
 
     @property
     def raw_form(self) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from penstock.apply.apply_errors import LCR_MALFORMED, ApplyError
 from penstock.apply.ddl import (
@@ -21,21 +20,16 @@ from penstock.apply.handlers.lcr import ChangeOrigin, Lcr
 from penstock.change import Change, TableName
 
 
-class DdlExecutor(Protocol):
-    """Carries out DDL on a handler's behalf, as the process itself would."""
-
-    def execute(self, table: TableName, wanted: Alteration) -> None:
-        """Do to a table of the target what is not done yet."""
-
-
 class DdlLcr(Lcr):
     """DDL of one table. What is done to it concerns nobody else until it is executed."""
 
-    def __init__(self, change: Change, origin: ChangeOrigin, executor: DdlExecutor | None) -> None:
-        """Stand for a change of DDL."""
+    def __init__(
+        self, change: Change, origin: ChangeOrigin, execute: Callable[[TableName, Alteration], None] | None
+    ) -> None:
+        """Stand for a change of DDL; `execute` does to a table of the target what is not done yet."""
         super().__init__(name_before(change), origin)
         self._change = change
-        self._executor = executor
+        self._execute = execute
         self._alteration: Alteration | None = None
 
     @property
@@ -93,9 +87,9 @@ class DdlLcr(Lcr):
         Raises:
             ApplyError: It cannot be carried out; then nothing of it is done.
         """
-        if self._executor is None:
+        if self._execute is None:
             raise ApplyError(LCR_MALFORMED, "DDL can be executed inside a handler only", where=self._place)
-        self._executor.execute(self._table, self.alteration)
+        self._execute(self._table, self.alteration)
 
     def __repr__(self) -> str:
         """Name it without its statement, which may hold a value."""

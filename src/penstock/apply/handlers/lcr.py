@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from penstock.apply.apply_errors import LCR_COLUMN, LCR_MALFORMED, ApplyError
 from penstock.change import Change, Image, Op, TableName
@@ -22,6 +22,9 @@ from penstock.logical import Kind, LogicalType
 Kind_ = Literal["old", "new"]
 Kinds = Literal["old", "new", "*"]
 Value = str | int | float | bool | Decimal | bytes | date | time | datetime | None
+
+Execute = Callable[["RowLcr", bool], None]
+TypeOf = Callable[[TableName, str], "LogicalType | None"]
 
 _SHAPES = {Op.INSERT: (False, True), Op.UPDATE: (True, True), Op.DELETE: (True, False)}
 """Which values a change of each operation has: old, new."""
@@ -40,16 +43,6 @@ class ChangeOrigin:
     txn_id: str
     commit_scn: int
     committed_at: datetime | None
-
-
-class Executor(Protocol):
-    """Applies changes on a handler's behalf, as the process itself would."""
-
-    def execute(self, lcr: RowLcr, *, with_resolvers: bool) -> None:
-        """Apply a change as it is now."""
-
-    def type_of(self, table: TableName, column: str) -> LogicalType | None:
-        """What a column holds; None where that is not known."""
 
 
 class Lcr:
@@ -102,12 +95,24 @@ class RowLcr(Lcr):
     """A change of one row. What is done to it concerns nobody else until it is executed."""
 
     def __init__(
-        self, change: Change, origin: ChangeOrigin, executor: Executor | None, *, is_made: bool = False
+        self,
+        change: Change,
+        origin: ChangeOrigin,
+        execute: Execute | None = None,
+        type_of: TypeOf = lambda table, column: None,
+        *,
+        is_made: bool = False,
     ) -> None:
-        """Copy a change; `is_made` where no source committed it so."""
+        """Copy a change.
+
+        Args:
+            execute: Applies a change as it is now, as the process itself would; is told whether resolvers have a say.
+            type_of: What a column holds; None where that is not known.
+            is_made: No source committed it so.
+        """
         super().__init__(change.table, origin)
         self._change = change
-        self._executor = executor
+        self._execute, self._type_of = execute, type_of
         self._op = change.op
         self._values: dict[str, dict[str, str | None]] = {
             "old": dict(change.before or {}),
@@ -153,7 +158,7 @@ class RowLcr(Lcr):
     def get_typed(self, kind: Kind_, column: str, *, use_old: bool = True) -> Any:
         """The same as an `int`, `Decimal`, `float`, `bool` or `bytes` where the column holds such; text otherwise."""
         text = self.get_value(kind, column, use_old=use_old)
-        logical = self._executor.type_of(self._table, column) if self._executor is not None else None
+        logical = self._type_of(self._table, column)
         return text if text is None or logical is None else _typed(text, logical)
 
     def get_values(self, kind: Kind_, *, use_old: bool = True) -> dict[str, str | None]:
@@ -226,9 +231,9 @@ class RowLcr(Lcr):
         """
         if not isinstance(conflict_resolution, bool):
             raise ApplyError(LCR_MALFORMED, "execute takes True or False: whether resolvers have their say")
-        if self._executor is None:
+        if self._execute is None:
             raise ApplyError(LCR_MALFORMED, "a change can be executed inside a handler only", where=self._place)
-        self._executor.execute(self, with_resolvers=conflict_resolution)
+        self._execute(self, conflict_resolution)
 
     def make(
         self,
@@ -246,7 +251,11 @@ class RowLcr(Lcr):
         schema, dot, name = table.partition(".")
         target = TableName(schema, name) if dot else TableName(self._table.schema, table)
         made = RowLcr(
-            Change(self._change.change_seq, Op.INSERT, target, 0, {}, {}), self.origin, self._executor, is_made=True
+            Change(self._change.change_seq, Op.INSERT, target, 0, {}, {}),
+            self.origin,
+            self._execute,
+            self._type_of,
+            is_made=True,
         )
         made.set_command_type(command_type)
         made.set_values("old", old or {})
@@ -297,9 +306,9 @@ class RowLcr(Lcr):
         """The change as the source committed it, after rules."""
         return self._change
 
-    def copy(self, executor: Executor | None) -> RowLcr:
+    def copy(self, execute: Execute | None = None, type_of: TypeOf = lambda table, column: None) -> RowLcr:
         """A copy of the change as it came, which another handler may alter."""
-        return RowLcr(self._change, self.origin, executor, is_made=self.is_made)
+        return RowLcr(self._change, self.origin, execute, type_of, is_made=self.is_made)
 
     def __repr__(self) -> str:
         """Name it without its values, which belong in no log."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from penstock.apply.apply_errors import HANDLER_FAILED, HANDLER_LATE, LCR_MALFORMED, ApplyError
-from penstock.apply.conflict_resolver import Done
+from penstock.apply.change_applier import ChangeApplier, Effects
 from penstock.apply.ddl import Alteration
 from penstock.apply.handlers import matrix
 from penstock.apply.handlers.caller import LateError, caller_here
@@ -24,8 +23,6 @@ from penstock.apply.handlers.message import message_of, unhandled
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.sql import Gate, HandlerSql, SqlRunner
 from penstock.apply.handlers.statement import Bind, BindSource, Statement
-from penstock.apply.resolve import Resolution
-from penstock.apply.target import TargetTable
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import HandlerError, PenstockError, RetryableError
 from penstock.logical import LogicalType
@@ -38,55 +35,6 @@ _MARK = "penstock_call"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass
-class Effects:
-    """What came of a change so far, besides what is at the target.
-
-    Attributes:
-        done: What was carried out, for the checks that are made in the end.
-        recorded: Changes that are to go to the error queue by themselves, with why.
-    """
-
-    done: list[Done] = field(default_factory=list)
-    resolutions: list[Resolution] = field(default_factory=list)
-    recorded: list[tuple[Change, ApplyError]] = field(default_factory=list)
-
-    @contextmanager
-    def undone_with(self, savepoint: AbstractContextManager[None]) -> Iterator[None]:
-        """Forget what the block adds if it raises, as a savepoint does at the target."""
-        lengths = len(self.done), len(self.resolutions), len(self.recorded)
-        try:
-            with savepoint:
-                yield
-        except BaseException:
-            for entries, length in zip((self.done, self.resolutions, self.recorded), lengths, strict=True):
-                del entries[length:]  # type: ignore[attr-defined]  # three lists of different things
-            raise
-
-
-class Applier(Protocol):
-    """What handlers need of the row path."""
-
-    def table_named(self, name: TableName) -> TargetTable:
-        """Return a table of the target, also one that no changes come for; raises ApplyError where there is none."""
-
-    def perform(self, number: int, change: Change, *, with_resolvers: bool) -> Effects:
-        """Apply a change directly; raises FailedError where it could not be, and was not resolved."""
-
-    def resolve(self, number: int, change: Change) -> Effects | None:
-        """Have resolvers decide about a change; None, and nothing is done, where it has no conflict, or none can."""
-
-    def follow_rule(self, number: int, change: Change, error: ApplyError, again: Callable[[], None]) -> Effects | None:
-        """Do what the rules for errors say, and `again` what failed; None where none is about the error.
-
-        Raises:
-            FailedError: The rule is about the whole transaction, or trying again did not help.
-        """
-
-    def savepoint(self) -> AbstractContextManager[None]:
-        """Undo what the block did at the target if it raises."""
-
-
 class Handlers:
     """The handlers of a process, called on behalf of one session."""
 
@@ -94,7 +42,6 @@ class Handlers:
         """Call handlers, which work through `session`."""
         self.settings = settings
         self.session = session
-        self._described: dict[TableName, TargetTable | None] = {}
         self._is_barred = False
         if any(True for _ in settings.functions()):
             session.prepare_bar()
@@ -124,13 +71,6 @@ class Handlers:
         """The handlers of a change; None where it is applied as if there were none at all."""
         return self.settings.of(change.table, change.op)
 
-    def described(self, name: TableName) -> TargetTable | None:
-        """A table that no changes come for."""
-        if name not in self._described:
-            schema = self.session.describe(name)
-            self._described[name] = None if schema is None else TargetTable(schema)
-        return self._described[name]
-
     def deliver(self, change: Change, number: int, transaction: Transaction) -> None:
         """Call the message handler for a message.
 
@@ -146,7 +86,7 @@ class Handlers:
         sql = HandlerSql(gate, gate.savepoint)
         self.call(function, gate, lambda call: call(message, sql))
 
-    def process(self, applier: Applier, number: int, change: Change, origin: Transaction) -> Effects:
+    def process(self, applier: ChangeApplier, number: int, change: Change, origin: Transaction) -> Effects:
         """Process a change that there are handlers for.
 
         Raises:
@@ -157,7 +97,7 @@ class Handlers:
         assert found is not None
         if found.procedure is not None or found.error is not None:
             self.bar()
-        steps = _Steps(self, applier, number, RowLcr(change, _origin(self.settings, origin), None), found)
+        steps = _Steps(self, applier, number, RowLcr(change, _origin(self.settings, origin)), found)
         try:
             matrix.process(steps)
         except FailedError as exc:
@@ -199,10 +139,14 @@ class Handlers:
         assert function is not None
         self.bar()
         gate = Gate(self.session)
-        ddl = DdlLcr(change, _origin(self.settings, transaction), _DdlExecutor(gate, execute))
+
+        def execute_alone(table: TableName, wanted: Alteration) -> None:
+            with gate.enter(), gate.savepoint():
+                execute(table, wanted)
+
+        ddl = DdlLcr(change, _origin(self.settings, transaction), execute_alone)
         sql = HandlerSql(gate, gate.savepoint)
         self.call(function, gate, lambda call: call(ddl, sql))
-        self._described.clear()
 
     def call(self, function: Function, gate: Gate, make: Callable[[Callable[..., object]], object]) -> None:
         """Call a function of the user's.
@@ -263,7 +207,7 @@ class _Steps:
     def __init__(
         self,
         owner: Handlers,
-        applier: Applier,
+        applier: ChangeApplier,
         number: int,
         lcr: RowLcr,
         found: OpHandlers,
@@ -326,7 +270,7 @@ class _Steps:
     def _call(self, function: Function, more: tuple[object, ...]) -> None:
         gate = Gate(self._owner.session)
         executor = _Executor(self, gate)
-        lcr = self._lcr.copy(executor)
+        lcr = self._lcr.copy(executor.execute, executor.type_of)
         sql = HandlerSql(gate, executor.savepoint)
         try:
             self._owner.call(function, gate, lambda call: call(lcr, sql, *more))
@@ -334,7 +278,7 @@ class _Steps:
             raise FailedError(exc, resolvers_asked=True) from exc
 
     def _run_statements(self, handler: StatementHandler) -> None:
-        lcr = self._lcr.copy(None)
+        lcr = self._lcr.copy()
         try:
             for statement in handler.statements:
                 self._run_statement(statement, lcr)
@@ -404,7 +348,7 @@ class _Executor:
         with self._steps.effects.undone_with(self._gate.savepoint()):
             yield
 
-    def execute(self, lcr: RowLcr, *, with_resolvers: bool) -> None:
+    def execute(self, lcr: RowLcr, with_resolvers: bool) -> None:
         steps = self._steps
         change = lcr.as_change()
         with self._gate.enter():
@@ -429,18 +373,6 @@ class _Executor:
             except ApplyError:
                 return None
         return None if found is None else found.logical
-
-
-class _DdlExecutor:
-    """Executes the DDL of one call of a handler; what fails is undone alone."""
-
-    def __init__(self, gate: Gate, alter: Callable[[TableName, Alteration], None]) -> None:
-        self._gate = gate
-        self._alter = alter
-
-    def execute(self, table: TableName, wanted: Alteration) -> None:
-        with self._gate.enter(), self._gate.savepoint():
-            self._alter(table, wanted)
 
 
 def _bound(run: Callable[[Handler], None], handler: Handler) -> Callable[[], None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.apply.apply_errors import STATEMENT_REFUSED, ApplyError
 from penstock.apply.handlers.statement import Statement, refusal
@@ -28,36 +29,46 @@ class SqlResult:
     count: int
 
 
-class SqlRunner(Protocol):
+class SqlRunner(ABC):
     """The part of a target session that handlers need, inside its open transaction."""
 
+    @abstractmethod
     def describe(self, table: TableName) -> TableSchema | None:
         """Describe a table of the target, whether or not changes come for it."""
 
+    @abstractmethod
     def run_statement(self, statement: Statement, values: Sequence[tuple[Column | None, str | None]]) -> None:
         """Run the SQL of a statement handler; each value is canonical text of the column that it is of, if any."""
 
+    @abstractmethod
     def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
         """Run a statement of a user's own, with `%s` for values."""
 
+    @abstractmethod
     def set_savepoint(self, name: str) -> None:
         """Begin what `roll_back_to` undoes; names are of the caller's making."""
 
+    @abstractmethod
     def release(self, name: str) -> None:
         """Keep what was done since a savepoint."""
 
+    @abstractmethod
     def roll_back_to(self, name: str) -> None:
         """Undo what was done since a savepoint."""
 
+    @abstractmethod
     def prepare_bar(self) -> None:
         """Make what `bar_commit` needs, once in a session."""
 
+    @abstractmethod
     def bar_commit(self) -> None:
         """Have the server refuse to commit the open transaction, whoever asks for it, until `unbar_commit`."""
 
+    @abstractmethod
     def unbar_commit(self) -> bool:
         """Allow it again; False where the transaction that was barred is no more."""
 
+    @abstractmethod
     def cancel(self) -> None:
         """End the statement that the session is at, from another thread."""
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
-from penstock.apply.ledger import LaneClaim, LaneLedger
-from penstock.apply.target import TargetSession
 from penstock.dialects.postgres.last_used import LastUsed
-from penstock.dialects.postgres.target.blocked_keys import QueueCache
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
+from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.external_values import ValueStore
 from penstock.origins import DEFAULT_TAG
-
-_caches: WeakKeyDictionary[PostgresSession, QueueCache] = WeakKeyDictionary()
 
 _sessions: LastUsed[PostgresTarget, tuple[int, PostgresSession]] = LastUsed(lambda kept: kept[1].close())
 
@@ -49,13 +43,6 @@ class PostgresTarget:
     def loader(self, epoch: int) -> PostgresSession:
         """Return the same session, to copy chunks through."""
         return self.session(epoch)
-
-    def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
-        """Return the ledger of one lane, writing through the session."""
-        assert isinstance(session, PostgresSession)
-        # What a session has read of the queue is as old as the session at most.
-        cache = _caches.setdefault(session, QueueCache())
-        return PostgresLaneLedger(self.url, session.connection, claim, cache)
 
     def error_queue(self) -> PostgresErrorQueue:
         """Return the error queue."""

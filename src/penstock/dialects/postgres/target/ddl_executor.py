@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg
 
 from penstock.apply.apply_errors import COLUMN_MISSING, DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
 from penstock.apply.ddl import Alteration, alteration, pending, touched
 from penstock.change import TableName
-from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.errors import safe_message
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
@@ -17,7 +17,8 @@ from penstock.dialects.postgres.target.error_entries import waiting_ddl
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.post_data_ddl import PostDataDdl
 from penstock.dialects.postgres.target.resync import copied_by_others
-from penstock.errors import OperatorError, PenstockError
+from penstock.dialects.postgres.target.row_statements import RowStatements
+from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 
@@ -25,31 +26,24 @@ from penstock.schema import TableSchema
 class DdlSession:
     """Carries out DDL through a session, inside its open transaction."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        process: str,
-        describe: Callable[[TableName], TableSchema | None],
-        translate: Callable[[psycopg.Error], PenstockError],
-    ) -> None:
-        """Alter tables that a process applies to; `describe` looks at one as it is now."""
-        self._connection = connection
+    def __init__(self, session: RowStatements, process: str) -> None:
+        """Alter tables that a process applies to."""
+        self._session = session
+        self._connection = session.connection
         self._process = process
-        self._describe = describe
-        self._translate = translate
-        self._post_data_ddl = PostDataDdl(connection, self._run)
+        self._post_data_ddl = PostDataDdl(session.connection, self._run)
 
     def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
-        """See `apply.target.RowWriter.alter`."""
+        """See `TargetSession.alter`."""
         if wanted.is_drop:
             self.drop([table])
             return None
-        there = self._describe(table)
-        if there is None and wanted.called is not None and self._describe(wanted.called) is not None:
+        there = self._session.describe_anew(table)
+        if there is None and wanted.called is not None and self._session.describe_anew(wanted.called) is not None:
             # A person has renamed it, and may have done the rest.
             self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
-            there = self._describe(table)
+            there = self._session.describe_anew(table)
         if there is None:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
         left = pending(wanted, there)
@@ -67,7 +61,7 @@ class DdlSession:
                 self._run(statement)
             self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
-        return self._describe(table)
+        return self._session.describe_anew(table)
 
     def _refuse_before_earlier(self, table: TableSchema, wanted: Alteration, commit_scn: Scn) -> None:
         """Refuse what would come before an earlier alteration of the same columns, which waits in the error queue.
@@ -80,7 +74,7 @@ class DdlSession:
         try:
             waiting = waiting_ddl(self._connection, self._process, table.name, commit_scn)
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
+            raise self._session.translate(exc) from exc
         for number, change in waiting:
             try:
                 earlier = pending(alteration(change), table)
@@ -108,8 +102,8 @@ class DdlSession:
             )
 
     def drop(self, tables: Sequence[TableName]) -> None:
-        """See `apply.target.RowWriter.drop`."""
-        there = [table for table in tables if self._describe(table) is not None]
+        """See `TargetSession.drop`."""
+        there = [table for table in tables if self._session.describe_anew(table) is not None]
         for table in there:
             self._refuse_shared(table, "drop")
         if there:
@@ -131,7 +125,7 @@ class DdlSession:
         try:
             self._connection.execute(statement, {"process": self._process, **names})
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
+            raise self._session.translate(exc) from exc
 
     def _refuse_shared(self, table: TableName, verb: str) -> None:
         others = copied_by_others(self._connection, self._process, [table])
@@ -143,7 +137,7 @@ class DdlSession:
         try:
             self._connection.execute(statement)
         except psycopg.Error as exc:
-            error = self._translate(exc)
+            error = self._session.translate(exc)
             # A relation that is missing is one that the statement names, such as a default's sequence; a value that its
             # type does not take is one that rows are to get, or have.
             is_other = isinstance(error, ApplyError) and (

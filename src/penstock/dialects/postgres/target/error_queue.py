@@ -10,7 +10,16 @@ from typing import Any
 
 from psycopg.rows import DictRow, dict_row
 
-from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, NoEntryError, Note, PastAction
+from penstock.apply.error_queue import (
+    Actor,
+    EntryAction,
+    EntryOutcome,
+    ErrorEntry,
+    ErrorQueue,
+    NoEntryError,
+    Note,
+    PastAction,
+)
 from penstock.apply.held_transactions import as_batches, blocked_keys_of
 from penstock.apply.ledger import Failure
 from penstock.apply.reader import fingerprint
@@ -64,8 +73,8 @@ def note_held(connection: Connection, process: str, table: TableName) -> None:
     )
 
 
-class PostgresErrorQueue:
-    """Implements `apply.error_queue.ErrorQueue`."""
+class PostgresErrorQueue(ErrorQueue):
+    """The entries of one process."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Pieces:
             is_insert: There is no row yet that a value could be appended to.
 
         Raises:
-            ApplyError: The target does not take such a value in such a column; or `RowWriter` says of the row more.
+            ApplyError: The target does not take such a value in such a column; or `TargetSession` says of the row more.
             OperatorError: There is no store, or a value is not there any more.
             MalformedInputError: What is at its place is not the value.
         """

@@ -9,10 +9,12 @@ import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
 
 from penstock.apply.apply_errors import STATEMENT_REFUSED, ApplyError
-from penstock.apply.handlers.sql import SqlResult
+from penstock.apply.handlers.sql import SqlResult, SqlRunner
 from penstock.apply.handlers.statement import BindSource, Statement
+from penstock.change import TableName
 from penstock.dialects.postgres.casts import cast_sql
-from penstock.dialects.postgres.connection import Connection
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.target.row_statements import RowStatements
 from penstock.schema import Column, TableSchema
 
 _BAR = """
@@ -35,16 +37,17 @@ _PARAMETER = "\0"
 """Stands for a value in SQL that may hold a %, but no zero byte."""
 
 
-class PostgresHandlerSql:
-    """Implements `apply.handlers.sql.SqlRunner`, but for `describe`, on a session's connection.
+class PostgresHandlerSql(SqlRunner):
+    """SQL of users' handlers in a session's open transaction."""
 
-    Raises what psycopg raises, which the session translates.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        """Use a connection."""
-        self._connection = connection
+    def __init__(self, session: RowStatements) -> None:
+        """Use a session."""
+        self._session = session
         self._has_bar = False
+
+    def describe(self, table: TableName) -> TableSchema | None:
+        """Describe any table of the target."""
+        return self._session.describe(table)
 
     def run_statement(self, statement: Statement, values: Sequence[tuple[Column | None, str | None]]) -> None:
         """Run the SQL of a statement handler, each value as its column's type."""
@@ -53,38 +56,55 @@ class PostgresHandlerSql:
             mark = _mark(column)
             given += [value] * mark.count(_PARAMETER)
             sql += mark.replace("%", "%%").replace(_PARAMETER, "%s") + part.replace("%", "%%")
-        self._connection.execute(sql, given)
+        with self._session.translated():
+            self._session.connection.execute(sql, given)
 
     def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
         """Run a statement of a user's own."""
-        try:
-            cursor = self._connection.execute(statement, values or None)
-        except psycopg.Error as exc:
-            if exc.sqlstate is None and not self._connection.closed:
-                # The driver itself: its text may repeat a value.
-                what = f"the statement and its values do not fit: {type(exc).__name__}"
-                raise ApplyError(STATEMENT_REFUSED, what) from None
-            raise
-        rows = cursor.fetchall() if cursor.description is not None else []
+        connection = self._session.connection
+        with self._session.translated():
+            try:
+                cursor = connection.execute(statement, values or None)
+            except psycopg.Error as exc:
+                if exc.sqlstate is None and not connection.closed:
+                    # The driver itself: its text may repeat a value.
+                    what = f"the statement and its values do not fit: {type(exc).__name__}"
+                    raise ApplyError(STATEMENT_REFUSED, what) from None
+                raise
+            rows = cursor.fetchall() if cursor.description is not None else []
         return SqlResult(rows, cursor.rowcount)
+
+    def set_savepoint(self, name: str) -> None:
+        """Begin what `roll_back_to` undoes."""
+        self._session.execute(f"SAVEPOINT {quote(name)}")
+
+    def release(self, name: str) -> None:
+        """Keep what was done since a savepoint."""
+        self._session.execute(f"RELEASE SAVEPOINT {quote(name)}")
+
+    def roll_back_to(self, name: str) -> None:
+        """Undo what was done since a savepoint."""
+        self._session.execute(f"ROLLBACK TO SAVEPOINT {quote(name)}")
 
     def prepare_bar(self) -> None:
         """Make what `bar_commit` needs, once in a session."""
         if not self._has_bar:
-            self._connection.execute(_BAR)
+            with self._session.translated():
+                self._session.connection.execute(_BAR)
             self._has_bar = True
 
     def bar_commit(self) -> None:
         """Have the server refuse to commit the open transaction."""
-        self._connection.execute("INSERT INTO pg_temp.penstock_open VALUES (1)")
+        self._session.execute("INSERT INTO pg_temp.penstock_open VALUES (1)")
 
     def unbar_commit(self) -> bool:
         """Allow it again; False where the transaction that was barred is no more."""
-        return self._connection.execute("DELETE FROM pg_temp.penstock_open").rowcount == 1
+        return self._session.execute("DELETE FROM pg_temp.penstock_open").rowcount == 1
 
     def cancel(self) -> None:
-        """End the statement that the session is at."""
-        self._connection.cancel_safe(timeout=5.0)
+        """End the statement that the session is at, from another thread."""
+        with self._session.translated():
+            self._session.connection.cancel_safe(timeout=5.0)
 
 
 def fault_of(connection: Connection, statement: Statement, table: TableSchema | None) -> str | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import CONFLICTS
 from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
-from penstock.apply.ledger import Failed, LaneClaim
+from penstock.apply.ledger import Failed, LaneClaim, LaneLedger
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
@@ -28,8 +28,8 @@ def lane_application_name(process: str) -> str:
     return f"penstock {process} apply"
 
 
-class PostgresLaneLedger:
-    """Implements `apply.ledger.LaneLedger` on the lane's own connection."""
+class PostgresLaneLedger(LaneLedger):
+    """Writes the lane's entries through the lane's own connection."""
 
     def __init__(self, url: str, connection: Connection, claim: LaneClaim, cache: QueueCache | None = None) -> None:
         """Write entries for `claim` through `connection`, a session at `url`, inside its open transaction.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from penstock.apply.error_queue import Actor, Emptied, Note
+from penstock.apply.error_queue import Actor, Emptied, Note, RetrySession
 from penstock.apply.resolve import Resolution
 from penstock.apply.target import RowMatch, TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
@@ -24,20 +24,20 @@ from penstock.schema import Dictionary, TableSchema
 from penstock.snapshot.instantiate import CopyState
 
 
-class PostgresRetrySession(PostgresSession):
-    """Implements `apply.error_queue.RetrySession`."""
+class PostgresRetrySession(PostgresSession, RetrySession):
+    """A session that applies entries, each in a transaction of its own."""
 
     def __init__(self, url: str, process: str, tag: str | None, actor: Actor, values: ValueStore | None = None) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire."""
         super().__init__(url, f"penstock {process} retry", tag, process, values)
         # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
-        self._execute(
+        self.execute(
             "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"
             " FROM pg_settings WHERE name = 'synchronous_commit'"
         )
         self._process = process
         self._actor = actor
-        row = self._execute("SELECT current_user").fetchone()
+        row = self.execute("SELECT current_user").fetchone()
         assert row is not None
         self._user = row[0]
         self._depth = 0
@@ -55,22 +55,22 @@ class PostgresRetrySession(PostgresSession):
                 self._depth = 0
             return
         name = f"s{self._depth}"
-        self._execute(f"SAVEPOINT {name}")
+        self.execute(f"SAVEPOINT {name}")
         self._depth += 1
         try:
             yield
         except BaseException:
             if self._is_open:
-                self._execute(f"ROLLBACK TO SAVEPOINT {name}")
+                self.execute(f"ROLLBACK TO SAVEPOINT {name}")
             raise
         finally:
             self._depth -= 1
-        self._execute(f"RELEASE SAVEPOINT {name}")
+        self.execute(f"RELEASE SAVEPOINT {name}")
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Have all transactions in the block see what those before them did, and none of them stay."""
-        self._execute("BEGIN")
+        self.execute("BEGIN")
         self._depth = 1
         try:
             yield
@@ -92,12 +92,12 @@ class PostgresRetrySession(PostgresSession):
             raise self._no_role(exc, role) from exc
         yield
         # Where the block fails, rolling back gives the rights back.
-        self._execute("RESET ROLE")
+        self.execute("RESET ROLE")
 
     def check_now(self) -> None:
         """Have the target check what it would check at commit: triggers that always fire may be deferred."""
-        self._execute("SET CONSTRAINTS ALL IMMEDIATE")
-        self._execute("SET CONSTRAINTS ALL DEFERRED")
+        self.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        self.execute("SET CONSTRAINTS ALL DEFERRED")
 
     def note(self, note: Note) -> None:
         """Write down a deed inside the open transaction."""
@@ -115,7 +115,7 @@ class PostgresRetrySession(PostgresSession):
 
     def _no_role(self, exc: psycopg.Error, role: str) -> PenstockError:
         if exc.sqlstate is None or exc.sqlstate[:2] not in ("22", "42"):
-            return self._translate(exc)
+            return self.translate(exc)
         return OperatorError(
             f"cannot apply with the rights of {role!r}: there is no such role, or {self._user!r} is no member of it",
             where=label(self._url),
@@ -131,15 +131,15 @@ class PostgresRetrySession(PostgresSession):
         """Delete an entry inside the open transaction; False when another session has."""
         number = int(entry_id.rpartition(".")[2])
         # The entry first, as `PostgresErrorQueue.delete` does: two sessions that remove it wait for each other here.
-        deleted = self._execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
+        deleted = self.execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
         for table in ("error_change", "held", "error_mark"):
-            self._execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
+            self.execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
         return deleted.rowcount == 1
 
     def waits_for(self, entry_id: str) -> str | None:
         """Return the first entry that a held one waits for; None where it may go on, or is not held."""
-        row = self._execute(
+        row = self.execute(
             f"SELECT {WAITS_FOR} FROM penstock.error e WHERE e.process = %s AND e.id = %s AND e.is_held",
             [self._process, int(entry_id.rpartition(".")[2])],
         ).fetchone()
@@ -152,7 +152,7 @@ class PostgresRetrySession(PostgresSession):
 
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
         """Return those of the tables that hold already what an entry did to them."""
-        rows = self._execute(
+        rows = self.execute(
             "SELECT schema_name, table_name FROM penstock.held WHERE process = %s AND error_id = %s",
             [self._process, int(entry_id.rpartition(".")[2])],
         )
@@ -161,7 +161,7 @@ class PostgresRetrySession(PostgresSession):
 
     def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
         """Return where each of these tables, or a partition of it, was truncated last."""
-        rows = self._execute(
+        rows = self.execute(
             "SELECT schema_name, table_name, scn FROM penstock.emptied WHERE process = %s", [self._process]
         )
         at = {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
@@ -174,7 +174,7 @@ class PostgresRetrySession(PostgresSession):
     def dictionary(self, transaction: Transaction) -> Dictionary:
         """Return the versions that the changes of a transaction were captured under."""
         versions = {(change.table, change.table_version) for change in transaction.changes}
-        rows = self._execute(
+        rows = self.execute(
             "SELECT version, definition FROM penstock.dictionary WHERE process = %s"
             " AND (schema_name, table_name, version) IN (SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[]))",
             [
@@ -201,7 +201,7 @@ class PostgresRetrySession(PostgresSession):
 
     def _ancestors(self, names: Collection[TableName]) -> Iterator[tuple[TableName, TableName]]:
         """Yield (partition, ancestor) for each of the tables that is a partition."""
-        rows = self._execute(
+        rows = self.execute(
             "SELECT n.nspname, c.relname, pn.nspname, p.relname FROM pg_class c"
             " JOIN pg_namespace n ON n.oid = c.relnamespace, pg_partition_ancestors(c.oid) a"
             " JOIN pg_class p ON p.oid = a.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
@@ -212,7 +212,7 @@ class PostgresRetrySession(PostgresSession):
             yield TableName(schema, name), TableName(root_schema, root_name)
 
     def _copied(self) -> dict[TableName, Scn]:
-        rows = self._execute(
+        rows = self.execute(
             "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = %s",
             [self._process, CopyState.READY],
         )

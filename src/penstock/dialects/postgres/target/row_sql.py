@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.dialects.postgres.casts import cast_sql, equal_sql, same_text_sql
@@ -42,7 +42,7 @@ def condition_sql(
             add(f"{field} IS NOT DISTINCT FROM {mark_of(column)}", value)
         else:
             add(same_text_sql(column, field, mark_of(column)), value)
-    return " AND ".join(tests) or "true", values
+    return all_of(tests), values
 
 
 def mark_of(column: Column) -> str:
@@ -58,3 +58,8 @@ def quoted(table: TargetTable) -> str:
 def only(table: TargetTable) -> str:
     """The table without those that inherit from it, unless they are its partitions."""
     return quoted(table) if table.schema.is_partitioned else f"ONLY {quoted(table)}"
+
+
+def all_of(tests: Iterable[str]) -> str:
+    """SQL for whether all tests hold."""
+    return " AND ".join(tests) or "true"

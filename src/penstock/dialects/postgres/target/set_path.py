@@ -6,108 +6,44 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-import psycopg
 import pyarrow as pa
-import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import SpeculationError
 from penstock.apply.net import NetChange
-from penstock.apply.target import TargetTable, Unexpected
+from penstock.apply.target import Unexpected
 from penstock.dialects.postgres.casts import (
     equal_sql,
-    is_copied_as_text,
     refers_sql,
     same_text_sql,
-    staging_type,
-    text_sql,
-    value_sql,
 )
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.target.row_sql import all_of, only, quoted
+from penstock.dialects.postgres.target.staging import NO_COLUMNS, NUMBER, Staged, StagingTables, is_plain
 from penstock.schema import ForeignKey, Unique
 
-MOST_STAGED_COLUMNS = 799
-"""A staging table holds each column twice and a number, and a table has at most 1,600."""
 
-_NUMBER = "number"
-"""The column of a staging table that counts its rows, where they are counted; all others begin with `o_` or `n_`."""
-
-_CSV = pacsv.WriteOptions(include_header=False)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Rows of one kind in a staging table; its column `o_x` or `n_x` holds an old or a new value of column x."""
-
-    table: TargetTable
-    name: str
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    count: int
-
-    def old_value(self, column: str) -> str:
-        """SQL for the old value of a column, in rows `s` of the staging table."""
-        return value_sql(self.table.schema.by_name[column], f"s.{quote('o_' + column)}")
-
-    def new_value(self, column: str) -> str:
-        """SQL for the new value of a column, in rows `s` of the staging table."""
-        return value_sql(self.table.schema.by_name[column], f"s.{quote('n_' + column)}")
-
-
-class _CopyFile:
-    """A COPY as what Arrow takes for a file: the text of a whole group need not be held at once."""
-
-    closed = False
-
-    def __init__(self, copy: psycopg.Copy) -> None:
-        self._copy = copy
-
-    def write(self, data: pa.Buffer | bytes) -> None:
-        self._copy.write(memoryview(data))
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class SetPath:
+class SetPath(StagingTables):
     """Writes groups through one connection, inside the transaction that is open on it."""
 
     def __init__(self, connection: Connection) -> None:
-        """Use `connection`; staging tables are made once per table and kind, and live as long as it does."""
-        self._connection = connection
-        self._tables: dict[Hashable, str] = {}
-        self._new_tables: list[Hashable] = []
-        self._filled: set[str] = set()
+        """Use `connection`."""
+        super().__init__(connection)
         self._searched: list[_NetStatements] = []
-        self._made = 0
 
     def keep_new_tables(self) -> None:
         """The transaction was committed, and the staging tables it made with it."""
-        self._new_tables.clear()
-        self._filled.clear()
+        super().keep_new_tables()
         self._searched = []
-
-    @property
-    def new_tables(self) -> int:
-        """How many staging tables the open transaction has made."""
-        return len(self._new_tables)
 
     def forget_new_tables(self) -> None:
         """The transaction was rolled back, and the staging tables it made with it."""
-        self.forget_tables_since(0)
-        self._filled.clear()
+        super().forget_new_tables()
         self._searched = []
-
-    def forget_tables_since(self, count: int) -> None:
-        """A savepoint was rolled back to, before which the open transaction had made so many staging tables."""
-        for key in self._new_tables[count:]:
-            self._filled.discard(self._tables.pop(key))
-        del self._new_tables[count:]
 
     def apply(self, nets: Sequence[NetChange], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.
@@ -116,7 +52,7 @@ class SetPath:
             SpeculationError: Rows or references were not as expected.
             psycopg.Error: A statement failed.
         """
-        self._empty()
+        self.empty()
         self._write([_NetStatements(net, self) for net in nets], unchecked=unchecked)
 
     def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, unchecked: Collection[ForeignKey]) -> None:
@@ -142,7 +78,7 @@ class SetPath:
 
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look for rows that are not as the net changes expect; see `TargetSession.find_conflicts`."""
-        self._empty()
+        self.empty()
         self._searched = [_NetStatements(net, self) for net in nets]
         found = []
         for statements in self._searched:
@@ -153,167 +89,9 @@ class SetPath:
 
     def unexpected(self, s: Staged, by: NDArray[np.int64], condition: str, is_there: str) -> Unexpected:
         """Find numbered rows for which a test holds; `by` has the change of each."""
-        rows = self._connection.execute(f"SELECT s.{_NUMBER}, {is_there} FROM {s.name} s WHERE {condition}").fetchall()
+        rows = self.connection.execute(f"SELECT s.{NUMBER}, {is_there} FROM {s.name} s WHERE {condition}").fetchall()
         numbers, are_there = ([row[n] for row in rows] for n in range(2))
         return Unexpected(by[np.array(numbers, np.int64)], np.array(are_there, bool))
-
-    def unstage(self, s: Staged, numbers: NDArray[np.int64]) -> None:
-        """Take numbered rows out of a staging table."""
-        self._connection.execute(f"DELETE FROM {s.name} WHERE {_NUMBER} = ANY (%s)", [numbers.tolist()])
-
-    def load(self, table: TargetTable, rows: pa.Table) -> None:
-        """Insert rows that need no check beyond the table's own."""
-        writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
-        if is_plain(table, writable):
-            self.copy(_quoted(table), writable.column_names, writable)
-            return
-        staged = self.stage(table, "l", NO_COLUMNS, writable)
-        self.insert_staged(staged)
-        self._connection.execute(f"TRUNCATE {staged.name}")
-
-    def replace(
-        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
-    ) -> None:
-        """Delete the rows that have the keys of `gone`, and insert rows; see `PostgresSession.replace`."""
-        writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
-        written = set(writable.column_names)
-        own = [c.name for c in table.schema.columns if c.name not in written and not c.is_generated]
-        deleted = self.stage(table, "k", gone, NO_COLUMNS)
-        staged = self.stage(table, "l", NO_COLUMNS, writable)
-        delete = f"DELETE FROM {_only(table)} t USING {deleted.name} s WHERE {_has_key(table, deleted)}"
-        kept = f"pg_temp.penstock_kept_{self._made}"
-        if own:
-            numbered = ", ".join(f"t.{quote(n)} AS o{i}" for i, n in enumerate(own))
-            keys = ", ".join(f"t.{quote(n)} AS k{i}" for i, n in enumerate(gone.column_names))
-            self._connection.execute(
-                f"CREATE TEMP TABLE {kept} ON COMMIT DROP AS SELECT {keys}, {numbered} FROM {_only(table)} t LIMIT 0"
-            )
-            self._connection.execute(
-                f"WITH gone AS ({delete} RETURNING {keys}, {numbered}) INSERT INTO {kept} SELECT * FROM gone"
-            )
-        else:
-            self._connection.execute(delete)
-        for unique in table.schema.all_uniques:
-            # Not if the table has columns that only the target fills: their values would go with the row.
-            if unique.columns in clears_the_way and not own:
-                same = _all(self._same_unique(unique, staged))
-                self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
-        if own:
-            self._insert_with_kept(staged, kept, gone.column_names, own)
-        else:
-            self.insert_staged(staged)
-        self._connection.execute(f"TRUNCATE {deleted.name}, {staged.name}")
-
-    def _same_unique(self, unique: Unique, s: Staged) -> Iterator[str]:
-        """SQL for whether row `t` has a staged row's values of a unique key, also to the byte."""
-        for name, operator in unique.equals.items():
-            column, field, value = s.table.schema.by_name[name], f"t.{quote(name)}", s.new_value(name)
-            yield equal_sql(field, operator, value)
-            yield same_text_sql(column, field, value)
-
-    def _insert_with_kept(self, s: Staged, kept: str, key: Sequence[str], own: Sequence[str]) -> None:
-        """Insert staged rows with what the deleted ones of the same key had in columns of the target's own."""
-        columns = [s.table.schema.by_name[name] for name in key]
-        # 1.0 and 1.00 are the same row where the key says so.
-        equals = s.table.key.equals
-        same = _all(
-            equal_sql(s.new_value(c.name), equals[c.name], f"o.k{i}")
-            if c.name in equals
-            else f'{text_sql(c, s.new_value(c.name))} COLLATE "C" = {text_sql(c, f"o.k{i}")} COLLATE "C"'
-            for i, c in enumerate(columns)
-        )
-        names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(name) for name in s.new)
-        into = f"INSERT INTO {_quoted(s.table)} ({names}"
-        more = ", ".join(map(quote, own))
-        from_kept = ", ".join(f"o.o{i}" for i in range(len(own)))
-        # A join of all with all, which only hashing spares.
-        self._connection.execute("SET LOCAL enable_hashjoin = on")
-        again = self._connection.execute(
-            f"{into}, {more}) OVERRIDING SYSTEM VALUE SELECT {values}, {from_kept} FROM {s.name} s, {kept} o"
-            f" WHERE {same}"
-        ).rowcount
-        self.expect(
-            f"{into}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s"
-            f" WHERE NOT EXISTS (SELECT FROM {kept} o WHERE {same})",
-            s.count - again,
-        )
-        self._connection.execute("SET LOCAL enable_hashjoin = off")
-        self._connection.execute(f"DROP TABLE {kept}")
-
-    def insert_staged(self, s: Staged) -> None:
-        """Insert all rows of a staging table."""
-        names = ", ".join(quote(name) for name in s.new)
-        values = ", ".join(s.new_value(name) for name in s.new)
-        self.expect(
-            f"INSERT INTO {_quoted(s.table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s", s.count
-        )
-
-    def stage(
-        self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table, *, is_numbered: bool = False
-    ) -> Staged:
-        """Copy rows into the staging table of a target table and kind of change.
-
-        Args:
-            is_numbered: Number them from 0. The server may put a row before earlier ones, where a page has room for it.
-        """
-        key = (kind, table.name, tuple((column.name, staging_type(column)) for column in table.schema.columns))
-        if key not in self._tables:
-            self._made += 1
-            self._tables[key] = f"pg_temp.penstock_{kind}_{self._made}"
-            self._new_tables.append(key)
-            self._create(self._tables[key], table)
-        self._filled.add(self._tables[key])
-        names = [f"o_{column}" for column in old.column_names] + [f"n_{column}" for column in new.column_names]
-        count = max(len(old), len(new))
-        columns = [*old.columns, *new.columns]
-        if is_numbered:
-            names, columns = [_NUMBER, *names], [pa.array(np.arange(count)), *columns]
-        self.copy(self._tables[key], names, pa.Table.from_arrays(columns, names=names))
-        return Staged(table, self._tables[key], tuple(old.column_names), tuple(new.column_names), count)
-
-    def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
-        """Copy canonical text into columns of a table."""
-        # Arrow writes uninitialised memory for an empty batch that comes first.
-        filled = pa.Table.from_batches([batch for batch in rows.to_batches() if batch.num_rows], rows.schema)
-        names = ", ".join(quote(column) for column in columns)
-        with self._connection.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT csv)") as copy:
-            if filled.num_rows:
-                pacsv.write_csv(filled, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
-
-    def execute(self, statement: str) -> None:
-        """Run a statement that may concern any number of rows."""
-        self._connection.execute(statement)
-
-    def count(self, rows: str) -> int:
-        """Count what is found FROM this."""
-        row = self._connection.execute(f"SELECT count(*) FROM {rows}").fetchone()
-        assert row is not None
-        return int(row[0])
-
-    def expect(self, statement: str, count: int) -> None:
-        """Run a statement that must concern exactly `count` rows."""
-        found = self._connection.execute(statement).rowcount
-        if found != count:
-            raise SpeculationError(f"a statement concerns {found} rows, not {count}")
-
-    def expect_none(self, query: str) -> None:
-        """Run a query that must find nothing."""
-        if self._connection.execute(f"{query} LIMIT 1").fetchone() is not None:
-            raise SpeculationError("a constraint may be broken")
-
-    def _empty(self) -> None:
-        """Staging tables empty themselves at the end of a transaction; this may be a later piece of the same one."""
-        if self._filled:
-            self._connection.execute(f"TRUNCATE {', '.join(sorted(self._filled))}")
-            self._filled.clear()
-
-    def _create(self, quoted: str, table: TargetTable) -> None:
-        columns = ", ".join(
-            f"{quote(side + column.name)} {staging_type(column)}"
-            for side in ("o_", "n_")
-            for column in table.schema.columns
-        )
-        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({_NUMBER} int, {columns}) ON COMMIT DELETE ROWS")
 
 
 class _NetStatements:
@@ -324,7 +102,7 @@ class _NetStatements:
         self._path = path
         self._table = net.table
         self._by_name = net.table.schema.by_name
-        self._target = _only(net.table)
+        self._target = only(net.table)
         self._staged: dict[tuple[str, int], Staged] = {}
         self._left_out = np.zeros(0, np.int64)
         self._deleted: list[Staged] = []
@@ -353,7 +131,7 @@ class _NetStatements:
             else:
                 s = self._part("i", n, is_numbered=True)
             tests = (
-                _all(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
+                all_of(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
                 for unique in told
             )
             taken = " OR ".join(f"EXISTS (SELECT FROM {self._target} t WHERE {test})" for test in tests)
@@ -403,7 +181,7 @@ class _NetStatements:
         key = self._table.key
         if not key.is_declared or not key.is_unique:
             return "false"
-        same = _all(
+        same = all_of(
             _same(f"t.{quote(n)}", key.equals[n], value(n), may_be_null=self._by_name[n].is_nullable)
             if n in key.equals
             else same_text_sql(self._by_name[n], f"t.{quote(n)}", value(n))
@@ -433,7 +211,7 @@ class _NetStatements:
         for n, whole in enumerate(self._net.inserts):
             rows = whole.select(self._writable(whole))
             if self._can_copy(rows):
-                self._path.copy(_quoted(self._table), rows.column_names, self._kept(rows, "i", n))
+                self._path.copy(quoted(self._table), rows.column_names, self._kept(rows, "i", n))
                 continue
             s = self._part("i", n)
             self._path.insert_staged(s)
@@ -444,7 +222,7 @@ class _NetStatements:
         for n, whole in enumerate(self._net.puts):
             s = self._path.stage(self._table, f"s{n}", NO_COLUMNS, whole.select(self._writable(whole)))
             key = self._table.key
-            own = _all(
+            own = all_of(
                 _same(f"t.{quote(n)}", key.equals[n], s.new_value(n), may_be_null=self._by_name[n].is_nullable)
                 if n in key.equals
                 else same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n))
@@ -455,14 +233,14 @@ class _NetStatements:
             there = self._path.count(f"{self._target} t, {s.name} s WHERE {own}")
             if there and others:
                 settings = ", ".join(f"{quote(n)} = {s.new_value(n)}" for n in others)
-                same = _all(same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n)) for n in others)
+                same = all_of(same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n)) for n in others)
                 self._path.execute(
                     f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {own} AND NOT ({same})"
                 )
             if there < s.count:
                 names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(n) for n in s.new)
                 self._path.expect(
-                    f"INSERT INTO {_quoted(self._table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                    f"INSERT INTO {quoted(self._table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
                     f" FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {own})",
                     s.count - there,
                 )
@@ -476,9 +254,9 @@ class _NetStatements:
             for s in (*self._written(unique.columns), *self._put):
                 values = self._values(s, unique.columns)
                 is_given = (
-                    "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
+                    "true" if unique.nulls_are_equal else all_of(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
                 )
-                same = _all(
+                same = all_of(
                     _same(f"t.{quote(n)}", equals, f"v.{quote(n)}", may_be_null=self._may_be_null(unique, n))
                     for n, equals in unique.equals.items()
                 )
@@ -529,8 +307,8 @@ class _NetStatements:
 
     def _expect_absent(self, s: Staged, equals: Mapping[str, str]) -> None:
         key = self._table.key.equals
-        same = _all(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in equals.items())
-        own = _all(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in key.items())
+        same = all_of(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in equals.items())
+        own = all_of(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in key.items())
         is_other = "true" if equals == key else f"NOT ({own})"
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE EXISTS (SELECT FROM {self._target} t WHERE {same} AND {is_other})"
@@ -556,10 +334,10 @@ class _NetStatements:
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
         same = refers_sql(foreign_key, _fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
         if foreign_key.is_match_full and len(given) > 1:
-            self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
+            self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({all_of(given)})")
         parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
         self._path.expect_none(
-            f"SELECT FROM {values} v WHERE {_all(given)}"
+            f"SELECT FROM {values} v WHERE {all_of(given)}"
             f" AND NOT EXISTS (SELECT FROM {parent} p WHERE {same} FOR KEY SHARE)"
         )
 
@@ -621,7 +399,7 @@ class _NetStatements:
                 column.is_exact and column.is_builtin
             ):
                 tests.append(same_text_sql(column, field, value))
-        return _all(tests)
+        return all_of(tests)
 
     def _writable(self, rows: pa.Table) -> list[str]:
         return [name for name in rows.column_names if not self._by_name[name].is_generated]
@@ -633,27 +411,8 @@ class _NetStatements:
         return not has_checks and is_plain(self._table, rows)
 
 
-NO_COLUMNS = pa.table({})
-
 _BUILT_IN = ("=", "OPERATOR(pg_catalog.=)")
 """The operators that IS DISTINCT FROM finds too, since sessions look operators up in pg_catalog alone."""
-
-
-def _has_key(table: TargetTable, s: Staged) -> str:
-    """SQL for whether row `t` has the key of a staged row to the byte; an index on it may be used."""
-    tests = []
-    for name in s.old:
-        column, field, value = table.schema.by_name[name], f"t.{quote(name)}", s.old_value(name)
-        if name in table.key.equals or column.is_builtin:
-            tests.append(equal_sql(field, table.key.equals.get(name, "="), value))
-        if not (column.is_exact and column.is_builtin):
-            tests.append(same_text_sql(column, field, value))
-    return _all(tests)
-
-
-def is_plain(table: TargetTable, rows: pa.Table) -> bool:
-    """Whether canonical text of these columns is what the table's own columns read."""
-    return all(is_copied_as_text(table.schema.by_name[name]) for name in rows.column_names)
 
 
 def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
@@ -668,15 +427,3 @@ def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
 
 def _fields(row: str, columns: Sequence[str]) -> list[str]:
     return [f"{row}.{quote(name)}" for name in columns]
-
-
-def _all(tests: Sequence[str] | Iterator[str]) -> str:
-    return " AND ".join(tests) or "true"
-
-
-def _quoted(table: TargetTable) -> str:
-    return quote(table.name.schema, table.name.name)
-
-
-def _only(table: TargetTable) -> str:
-    return _quoted(table) if table.schema.is_partitioned else f"ONLY {_quoted(table)}"
