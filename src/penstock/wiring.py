@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -38,11 +38,17 @@ from penstock.event_log_options import read_log_options
 from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
-from penstock.origins import Origins
 from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
 from penstock.pipeline.archive_sink import ArchiveSink
-from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
+from penstock.pipeline.connectors import (
+    DatabaseSource,
+    EventSource,
+    PlainDatabase,
+    SourceConnector,
+    SourceWithCopies,
+    TargetConnector,
+)
 from penstock.pipeline.errors import QueueFailures
 from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
@@ -81,15 +87,7 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 _Side = TypeVar("_Side")
 
 
-class _OpenDatabase(Protocol):
-    def __call__(
-        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
-    ) -> DatabaseSource: ...
-
-
-_DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
-    ("trigger_queue", "postgres"): PostgresSourceConnector,
-}
+_DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
 _PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
     "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
@@ -111,9 +109,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     if config.publish is not None and config.capture.source == "event_log":
         return _published_log(config, config.publish)
     if config.publish is not None:
-        published = _database(config)
-        if rules is not None:
-            published = TransformedDatabase(published, rules)
+        database = _database(config)
+        published: DatabaseSource = database if rules is None else TransformedDatabase(database, rules)
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
@@ -369,7 +366,7 @@ def _seconds_of_day(text: str) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> SourceWithCopies:
+def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> EventSource:
     """A connector's change events as a source.
 
     Args:
@@ -451,18 +448,23 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
             context.addPyFile(str(file))
 
 
-def _database(config: PipelineConfig) -> DatabaseSource:
-    connection = config.capture.connection
+def _database(config: PipelineConfig) -> PlainDatabase:
+    connection, apply = config.capture.connection, config.apply
     assert connection is not None
-    side = _DATABASES[config.capture.source, _kind(config, connection)]
-    apply, origins = config.apply, config.capture.origins
-    told = {
-        "with_ddl": apply is not None and apply.ddl_rules.is_followed,
-        "takes_up_new": apply is not None and apply.ddl is DdlPolicy.APPLY,
-        # What is published has no place for messages; what is applied must not lose any.
-        "with_messages": apply is not None,
-    }
-    return _open(lambda url, pipeline: side(url, pipeline, origins, **told), config, connection)
+    connector = _DATABASES[_kind(config, connection)]
+
+    def open_connector(url: str, pipeline: str) -> PlainDatabase:
+        return connector(
+            url,
+            pipeline,
+            config.capture.origins,
+            with_ddl=apply is not None and apply.ddl_rules.is_followed,
+            takes_up_new=apply is not None and apply.ddl is DdlPolicy.APPLY,
+            # What is published has no place for messages; what is applied must not lose any.
+            with_messages=apply is not None,
+        )
+
+    return _open(open_connector, config, connection)
 
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetConnector:

@@ -13,7 +13,7 @@ from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.connectors import (
-    HasPostData,
+    DatabaseSource,
     PostDataBuilder,
     SequenceReader,
     SourceConnector,
@@ -123,7 +123,7 @@ def cutover(way: CutoverPipeline, stop: threading.Event, *, lock: bool, wait_s: 
         RetryableError: What was committed was not applied in time.
     """
     source = way.source
-    if not isinstance(source, HasPostData):
+    if not isinstance(source, DatabaseSource):
         raise OperatorError(
             "only changes come from this source: it has no tables to compare with, and no sequences",
             where=source.label,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
@@ -37,17 +37,13 @@ from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_f
 from penstock.pipeline.conflicts import conflict_faults
 from penstock.pipeline.connectors import (
     COMPARE_EXTERNAL,
-    Comparable,
-    Copyable,
     DatabaseSource,
-    HasPostData,
-    Installable,
+    EventSource,
     SourceConnector,
     SourceWithCopies,
     TargetConnector,
     TargetLedger,
-    comparable,
-    look_ahead_in,
+    database_of,
 )
 from penstock.pipeline.control import Control
 from penstock.pipeline.cutover import Cutover, cutover
@@ -79,15 +75,8 @@ from penstock.spark.starting import Spark
 from penstock.stream import Source, given_up, roots
 from penstock.text import are, count
 from penstock.verify import compare
-from penstock.verify.compare import VerifyResult
-from penstock.verify.comparer import Comparer
-
-
-class VerifyListener(compare.CompareListener, Protocol):
-    """Hears how a comparison goes, and what keeps it waiting."""
-
-    def warned(self, text: str) -> None:
-        """Something a person should know, though it stops nothing."""
+from penstock.verify.compare import VerifyListener, VerifyResult
+from penstock.verify.comparer import Comparer, not_copied
 
 
 class Pipeline(Capturing):
@@ -118,10 +107,10 @@ class Pipeline(Capturing):
         installed = self._installed
         named = self._named_faults({**described, **self._describe_named()})
         if adopt:
-            comparable(self._source)
+            database_of(self._source)
         coming = self._renamed_by_the_run()
         there = [table for table in tables if table not in coming]
-        post_data = self._source.post_data(there) if isinstance(self._source, HasPostData) else None
+        post_data = self._source.post_data(there) if isinstance(self._source, DatabaseSource) else None
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
@@ -141,10 +130,10 @@ class Pipeline(Capturing):
         plan.target.notes += [
             f"{name} is made by the run, by renaming the copy that there is" for name in sorted(coming)
         ]
-        if not isinstance(self._source, Comparable):
+        if not isinstance(self._source, DatabaseSource):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_EXTERNAL}")
-        if isinstance(self._source, HasPostData) and post_data is not None:
+        if isinstance(self._source, DatabaseSource) and post_data is not None:
             hidden = self._source.sequence_reader(post_data).hidden
             plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
         plan.target.faults.extend(self._conflict_faults(described))
@@ -276,7 +265,7 @@ class Pipeline(Capturing):
             RetryableError: What was captured was not applied in time.
         """
         listener = listener or VerifyReport()
-        comparable_source = comparable(self._source)
+        database = database_of(self._source)
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with (
@@ -296,11 +285,8 @@ class Pipeline(Capturing):
             source = {name: table for name, table in source.items() if name not in faults}
             if repair:
                 self._refuse_shared(ledger.copied_by_others(sorted(source)))
-            origin = comparable_source.origin()
-            chunks = origin.cut_into_chunks(sorted(source))
-            context = compare.CompareContext(
-                Comparer(comparable_source.compared(), self._target.compared()), source, target
-            )
+            chunks = database.origin().cut_into_chunks(sorted(source))
+            context = compare.CompareContext(Comparer(database.compared(), self._target.compared()), source, target)
             is_quick = compare.are_few(chunks)
             jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._spark, context)
             began_at = _low_watermark(ledger)
@@ -317,7 +303,7 @@ class Pipeline(Capturing):
                 ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
             root_of = {version.table.name: version.root for version in stream.tables()}
             result = compare.with_queued(result, self._error_queue().count_by_table(root_of))
-            unseen = self._target.unseen(comparable_source.beside(source), of_all=not tables)
+            unseen = self._target.unseen(database.beside(source), of_all=not tables)
             unchecked = [*map(str, uncaptured), *map(str, faults.values())]
             return replace(result, unchecked=unchecked, unseen=unseen)
 
@@ -335,14 +321,14 @@ class Pipeline(Capturing):
         faults: dict[TableName, OperatorError] = {}
         for name in sorted(source):
             if name not in copied:
-                faults[name] = compare.not_copied([name])
+                faults[name] = not_copied([name])
             elif name not in target:
                 faults[name] = OperatorError(f"{name} does not exist at the target", where=self._target.label)
             elif (fault := self._copy_fault(source[name], target[name])) is not None:
                 faults[name] = fault
         if faults and len(faults) == len(source):
             waiting = [name for name in faults if name not in copied]
-            raise compare.not_copied(waiting) if waiting else OperatorError("\n".join(map(str, faults.values())))
+            raise not_copied(waiting) if waiting else OperatorError("\n".join(map(str, faults.values())))
         return faults
 
     def origins(self, table: TableName) -> Sequence[TableName]:
@@ -502,7 +488,7 @@ class Pipeline(Capturing):
         waiting = [name for name in followed if name not in copied]
         if waiting or not followed:
             raise (
-                compare.not_copied(waiting)
+                not_copied(waiting)
                 if waiting
                 else OperatorError(
                     "no table is copied yet", where=self._target.label, do="let `penstock run` copy them first"
@@ -564,7 +550,9 @@ class Pipeline(Capturing):
         if stop.is_set():
             return Progress(START)
         spark = self._spark
-        look_ahead_in(partial(for_each, spark), untransformed(self._source))
+        events = untransformed(self._source)
+        if isinstance(events, EventSource):
+            events.look_in(partial(for_each, spark))
         with closing(self._target.ledger()) as ledger:
             replay = (
                 Replay(self._source, self._target, self._is_meant, self._apply.on_bad_row)
@@ -594,7 +582,7 @@ class Pipeline(Capturing):
             )
             copy_listener = CopyWatch(listener, retry_policy)
             post_data_work = None
-            if isinstance(self._source, HasPostData):
+            if isinstance(self._source, DatabaseSource):
                 post_data_work = PostDataWork(self._source, self._target, listener.warned)
 
             def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
@@ -602,7 +590,7 @@ class Pipeline(Capturing):
                 left_out.begin_anew()
                 if replay is not None:
                     return replay.prepare(spark, ledger, state, stop, copy_listener)
-                assert isinstance(self._source, Copyable)
+                assert isinstance(self._source, DatabaseSource)
                 captured = self._copy(
                     spark,
                     ledger,
@@ -792,7 +780,7 @@ class Pipeline(Capturing):
         return self._plan_of_new(tables).in_the_way
 
     def _new_parts(self) -> NewParts | None:
-        if not (isinstance(self._source, Installable) and isinstance(self._source, HasPostData)):
+        if not isinstance(self._source, DatabaseSource):
             return None
 
         def carry_out(plan: DatabasePlan) -> None:
@@ -800,7 +788,7 @@ class Pipeline(Capturing):
             whole.with_left_out(self._carry_out(whole, printer="plan"))
 
         patterns, rules = self.config.capture.tables, self._apply.ddl_rules
-        return NewParts(cast("DatabaseSource", self._source), self._target, patterns, rules, carry_out)
+        return NewParts(self._source, self._target, patterns, rules, carry_out)
 
     def _set_up_new(self, tables: Sequence[TableName]) -> None:
         plan = self._plan_of_new(tables).without_bad_tables()
@@ -820,7 +808,7 @@ class Pipeline(Capturing):
                 (),
                 adopt=False,
                 keeps=not self._apply.first_copy,
-                post_data=self._source.post_data(tables) if isinstance(self._source, HasPostData) else None,
+                post_data=self._source.post_data(tables) if isinstance(self._source, DatabaseSource) else None,
                 firing={},
                 keyed=self._apply.keys.keys(),
             ),
@@ -970,7 +958,6 @@ class Pipeline(Capturing):
         jobs = SparkChunkJobs(spark, context)
         Instantiator(
             origin,
-            ledger,
             ledger,
             jobs,
             listener,

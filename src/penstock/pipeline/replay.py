@@ -122,7 +122,7 @@ class Replay:
         jobs = SparkChunkJobs(spark, context)
         origin = self._source.stored(copy, stop)
         # No table of an archive is altered while it is read.
-        return Instantiator(origin, ledger, ledger, jobs, listener, confirm=lambda: None).run(names, stop)
+        return Instantiator(origin, ledger, jobs, listener, confirm=lambda: None).run(names, stop)
 
     def _refuse_passed(self, copy: StoredCopy, names: Sequence[TableName], at: Scn) -> None:
         if copy.cut.scn < at:

@@ -16,13 +16,14 @@ from penstock.change import TableName
 from penstock.dialects.base import SetupStep
 from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, HistoryWording
-from penstock.pipeline.connectors import RunLock, SourceTaskAccess
+from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.left_out import LeftOut
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
+from penstock.snapshot.task import SourceTaskAccess
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
 

@@ -12,7 +12,7 @@ from penstock.apply.process import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.errors import ConfigError, OperatorError
-from penstock.pipeline.connectors import SourceConnector, SwitchableFrom, SwitchableTo, TargetConnector, TargetLedger
+from penstock.pipeline.connectors import EventSource, PlainDatabase, SourceConnector, TargetConnector, TargetLedger
 from penstock.pipeline.transformed import untransformed
 from penstock.position import Scn
 from penstock.text import count
@@ -67,9 +67,9 @@ def switch(
     """
     _refuse_other(before, after)
     leaves, takes = untransformed(before.source), untransformed(after.source)
-    if not isinstance(leaves, SwitchableFrom):
+    if not isinstance(leaves, PlainDatabase):
         raise OperatorError("no other source can go on where this one is left", where=leaves.label, do=_WHICH)
-    if not isinstance(takes, SwitchableTo):
+    if not isinstance(takes, EventSource):
         raise OperatorError("this source cannot go on where another one is left", where=takes.label, do=_WHICH)
     with closing(before.target.ledger()) as ledger:
         ledger.refuse_second()
@@ -77,7 +77,7 @@ def switch(
         if state is None:
             what = "there is nothing to switch yet"
             raise OperatorError(what, where=before.target.label, do="run `penstock setup`, then `penstock run`")
-        if state.history.origin == takes.sink():
+        if state.history.origin == takes.place():
             return Switched(None, state.low_watermark, _untold(after, ledger))
         _refuse_errors(ledger, before)
         _refuse_unread(after, ledger)

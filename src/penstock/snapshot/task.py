@@ -12,12 +12,14 @@ import pyarrow as pa
 from penstock.apply.apply_errors import ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
+from penstock.apply.task import Target
 from penstock.change import Image, TableName
 from penstock.dialects.base import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.rows import DifferenceWriter, RowsAside
+from penstock.snapshot.rows import RowsAside
+from penstock.stream import SourceAccess
 
 
 class ChunkReader(Protocol):
@@ -49,8 +51,33 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(TargetSession, DifferenceWriter, Protocol):
-    """A target session that also takes rows in bulk."""
+class ChunkLoader(TargetSession, Protocol):
+    """A target session that also takes rows in bulk, and replaces those that differ, in its open transaction."""
+
+    def replace(
+        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
+    ) -> None:
+        """Delete the rows that have these keys, and insert rows; columns that only the target has keep their values.
+
+        Args:
+            gone: Key columns, of canonical text.
+            rows: Whole rows, of canonical text.
+            clears_the_way: Columns of unique keys: rows that hold such a value of one that is inserted are deleted,
+                too, where the target has no columns of its own.
+
+        Raises:
+            ApplyError: The target refuses a row.
+            SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
+        """
+
+    def delete_equal(self, table: TargetTable, columns: Sequence[str], counts: Mapping[str, int]) -> None:
+        """Delete so many of the rows whose columns have a digest."""
+
+    def load(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows that need no further check."""
+
+    def load_defaults(self, table: TargetTable, rows: int) -> None:
+        """Insert so many rows of which the target makes every column itself."""
 
     @property
     def raw_form(self) -> str:
@@ -75,15 +102,15 @@ class ChunkLoader(TargetSession, DifferenceWriter, Protocol):
         """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
 
 
-class ReaderAccess(Protocol):
-    """How a task reaches the source of a copy."""
+class SourceTaskAccess(SourceAccess, Protocol):
+    """How a task reaches the source: its changes, and the rows of a first copy."""
 
     def chunk_reader(self, source: CopySource) -> ChunkReader:
         """Return a reader; it travels no further."""
 
 
-class LoaderAccess(Protocol):
-    """How a task reaches the target of a copy."""
+class TargetAccess(Target, Protocol):
+    """How a task reaches the target: to apply changes, and to copy."""
 
     def loader(self, epoch: int) -> ChunkLoader:
         """Return this worker's session for a run of the process."""
@@ -100,8 +127,8 @@ class CopyContext:
 
     process: str
     epoch: int
-    source: ReaderAccess
-    target: LoaderAccess
+    source: SourceTaskAccess
+    target: TargetAccess
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]
     adopted: Collection[TableName] = ()

@@ -425,7 +425,7 @@ class RecordedReader:
 
 @dataclass(frozen=True)
 class RecordedAccess:
-    """Implements `pipeline.connectors.SourceTaskAccess`."""
+    """Implements `snapshot.task.SourceTaskAccess`."""
 
     recording: ReadableRecording
 

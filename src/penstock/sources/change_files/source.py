@@ -22,7 +22,7 @@ from penstock.history import CaptureOrigin, ConsumerState, History, Joined, Sour
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource
-from penstock.snapshot.task import ReaderAccess
+from penstock.snapshot.task import SourceTaskAccess
 from penstock.sources.change_files.copy import CopyReader
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader, eras_of
 from penstock.storage import Storage
@@ -270,5 +270,5 @@ def _slice_of(records: Sequence[ArchiveRecord], after: Scn) -> ArchiveSlice:
 
 _: type[Source] = ChangeFiles
 __: type[SourceAccess] = ChangeFilesAccess
-___: type[ReaderAccess] = ChangeFilesAccess
+___: type[SourceTaskAccess] = ChangeFilesAccess
 ____: type[Reader] = FileReader

@@ -291,7 +291,7 @@ class DebeziumSource:
 
 @dataclass(frozen=True)
 class DebeziumAccess:
-    """Implements `pipeline.connectors.SourceTaskAccess`.
+    """Implements `snapshot.task.SourceTaskAccess`.
 
     Attributes:
         skips: Records that are no events are passed over.
