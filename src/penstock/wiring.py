@@ -1,4 +1,4 @@
-"""The only file that knows every concrete class: which source, and which database, is which folder."""
+"""Picks the classes for a pipeline file: the only module that knows every source, database and sink."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ if TYPE_CHECKING:
 TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 """What tasks import late; the daemon of the tasks imports it beforehand."""
 
-_Side = TypeVar("_Side")
+_Connector = TypeVar("_Connector")
 
 
 _DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
-_PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
+_RECORDINGS: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
     "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
 }
@@ -114,7 +114,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
-    sink = config.capture.path
+    path = config.capture.path
     source: SourceConnector
     if config.capture.source == "debezium":
         events = _events(config, rules, target)
@@ -122,15 +122,15 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     elif config.capture.source == "event_log":
         source = _event_log(config, target)
     elif config.capture.source == "xds":
-        assert sink is not None
-        source = XdsConnector(_open_sink(sink, "capture.path"), config.capture.tables, target.tables_like)
-    elif sink is None:
+        assert path is not None
+        source = XdsConnector(_open_folder(path, "capture.path"), config.capture.tables, target.tables_like)
+    elif path is None:
         database = _database(config)
         source = database if rules is None else TransformedDatabase(database, rules)
     else:
-        open_recording = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
-        stock = open_recording(_open_sink(sink, "capture.path"))
-        source = stock if rules is None else TransformedRecording(stock, rules)
+        open_recording = _own(config.capture) if config.capture.is_own else _RECORDINGS[config.capture.source]
+        recording = open_recording(_open_folder(path, "capture.path"))
+        source = recording if rules is None else TransformedRecording(recording, rules)
     return Pipeline(config, source, target, spark, rules)
 
 
@@ -142,7 +142,7 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         run_first_job(context)
         return context
 
-    def build_post_data(context: SparkContext) -> None:
+    def on_started(context: SparkContext) -> None:
         if java is not None:
             java.keep()
         if config.capture.is_own:
@@ -151,17 +151,17 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
         _send_own(context, named, config.capture.folder)
 
-    return Spark(start, partial(make_session, config.spark_settings), build_post_data)
+    return Spark(start, partial(make_session, config.spark_settings), on_started)
 
 
 def _published_to(config: PipelineConfig) -> Sink:
-    """Where a pipeline publishes to."""
+    """Open what a pipeline publishes to."""
     publish = config.publish
     assert publish is not None
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
     assert publish.path is not None
-    storage = _open_sink(publish.path, "publish.path")
+    storage = _open_folder(publish.path, "publish.path")
     return ArchiveSink(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
 
 
@@ -197,7 +197,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
-        folder = Folder(_open_sink(publish.path, "publish.path"), config.name)
+        folder = Folder(_open_folder(publish.path, "publish.path"), config.name)
         return EventFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
     assert publish.connection is not None
     connection = config.connections[publish.connection]
@@ -259,7 +259,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, DecodeSettings]:
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )
     if capture.path is not None:
-        return FileLog(_open_sink(capture.path, "capture.path")), settings
+        return FileLog(_open_folder(capture.path, "capture.path")), settings
     assert capture.connection is not None
     cluster = config.connections[capture.connection]
     assert isinstance(cluster, KafkaConfig)
@@ -309,19 +309,19 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
 
 def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
     """The event log of a pipeline; `is_xds` writes times as its file says, else so that none loses anything."""
-    side = _event_log(config, None)
+    journal = _event_log(config, None).journal
     if is_xds:
-        return side.journal.open_log()
-    return replace(side.journal, settings=replace(side.journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
+        return journal.open_log()
+    return replace(journal, settings=replace(journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
 
 
 def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPublication:
     """What publishes an event log as XDS documents."""
-    side = _event_log(config, None)
-    log, settings = side.journal.open_log(), side.journal.settings
+    source = _event_log(config, None)
+    log, settings = source.journal.open_log(), source.journal.settings
     if publish.path is not None:
-        folder = XdsFolder(_open_sink(publish.path, "publish.path"))
-        return EventLogPublication(config, side, folder, Channel(log, settings, folder.put_all))
+        folder = XdsFolder(_open_folder(publish.path, "publish.path"))
+        return EventLogPublication(config, source, folder, Channel(log, settings, folder.put_all))
     try:
         from penstock.outputs.events.kafka import Cluster
         from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
@@ -331,10 +331,10 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
     connection = config.connections[publish.connection]
     assert isinstance(connection, KafkaConfig)
     topic_name = publish.topic or f"{config.name}.xds"
-    topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, side.journal)
+    topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, source.journal)
     # A record holds one event, whatever goes into one transaction.
     channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put_all, let_go=topic.close)
-    return EventLogPublication(config, side, topic, channel)
+    return EventLogPublication(config, source, topic, channel)
 
 
 def _log_settings(config: EventLogConfig) -> EventLogSettings:
@@ -424,18 +424,18 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
 
     def open_recording(storage: Storage) -> SourceWithCopies:
         try:
-            stock = made(storage)
+            source = made(storage)
         except PenstockError:
             raise
         except Exception as exc:
             what = f"{capture.place}{capture.source!r} failed: {type(exc).__name__}: {exc}"
             raise ConfigError(what, do="it is called with a penstock.storage.Storage") from exc
-        if not isinstance(stock, SourceWithCopies):
-            what = f"{capture.place}{capture.source!r} made {type(stock).__name__}, which is no source"
+        if not isinstance(source, SourceWithCopies):
+            what = f"{capture.place}{capture.source!r} made {type(source).__name__}, which is no source"
             raise ConfigError(
                 what, do="return a penstock.sources.recorded.RecordedConnector, or another SourceWithCopies"
             )
-        return stock
+        return source
 
     return open_recording
 
@@ -468,28 +468,28 @@ def _database(config: PipelineConfig) -> PlainDatabase:
 
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetConnector:
-    side = _TARGETS[_kind(config, apply.connection)]
-    sink = config.capture.path
+    connector = _TARGETS[_kind(config, apply.connection)]
+    path = config.capture.path
     values = None
-    if config.capture.source == "db2_log" and sink is not None:
-        values = LogValues(_open_sink(sink, "capture.path"))
-    return _open(lambda url, pipeline: side(url, pipeline, apply.tag, values), config, apply.connection)
+    if config.capture.source == "db2_log" and path is not None:
+        values = LogValues(_open_folder(path, "capture.path"))
+    return _open(lambda url, pipeline: connector(url, pipeline, apply.tag, values), config, apply.connection)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:
     return config.connections[connection].type
 
 
-def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) -> _Side:
+def _open(connector: Callable[[str, str], _Connector], config: PipelineConfig, name: str) -> _Connector:
     try:
         connection = config.connections[name]
         assert isinstance(connection, ConnectionConfig)
-        return side(connection.url, config.name)
+        return connector(connection.url, config.name)
     except ConfigError as exc:
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 
 
-def _open_sink(path: str, setting: str) -> Storage:
+def _open_folder(path: str, setting: str) -> Storage:
     try:
         return open_storage(path)
     except ConfigError as exc:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -24,8 +25,9 @@ from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
-from penstock.apply_config import TriggerFiring
+from penstock.apply_config import ApplyConfig, TriggerFiring
 from penstock.change import TableName
+from penstock.config import PipelineConfig
 from penstock.dialects.base import (
     CaptureBehind,
     CatalogDifference,
@@ -43,14 +45,13 @@ from penstock.dialects.base import (
 )
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
-from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
-from penstock.snapshot.task import SourceTaskAccess, TargetAccess
+from penstock.snapshot.task import SourceAccess, TargetAccess
 from penstock.source_switch import Mark, SwitchPosition, SwitchSource
-from penstock.stream import Source, StoredCopy
+from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.verify.comparer import ComparedSource, ComparedTarget
 
 COMPARE_EXTERNAL = (
@@ -88,7 +89,7 @@ class SourceConnector(Protocol):
         """The source, named without secrets."""
 
     @property
-    def access(self) -> SourceTaskAccess:
+    def access(self) -> SourceAccess:
         """How tasks reach it."""
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
@@ -303,8 +304,11 @@ def database_of(source: SourceConnector) -> DatabaseSource:
     return source
 
 
-class TargetLedger(Ledger, CopyLedger, Definitions, Protocol):
+class TargetLedger(Ledger, CopyLedger, Protocol):
     """The ledger of the pipeline's apply process."""
+
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
+        """Keep table versions."""
 
     def refuse_second(self) -> None:
         """Raise an `OperatorError` if a run of the process is alive already."""
@@ -500,3 +504,43 @@ class TargetConnector(Protocol):
         Raises:
             OperatorError: Setup was not run, or a privilege is missing.
         """
+
+
+@dataclass(frozen=True)
+class PipelineEnds:
+    """A pipeline file that applies, and the connectors at its two ends."""
+
+    config: PipelineConfig
+    source: SourceConnector
+    target: TargetConnector
+
+    @property
+    def apply(self) -> ApplyConfig:
+        """The `apply` part of the file."""
+        assert self.config.apply is not None
+        return self.config.apply
+
+    @property
+    def installed(self) -> Installable | None:
+        """The source, if setup installs capture in it; nothing is set up or freed where others record."""
+        return self.source if isinstance(self.source, Installable) else None
+
+    @property
+    def database(self) -> DatabaseSource | None:
+        """The source, if it has the tables themselves."""
+        return self.source if isinstance(self.source, DatabaseSource) else None
+
+    @property
+    def recording(self) -> SourceWithCopies | None:
+        """The source, if it holds copies of its tables."""
+        return self.source if isinstance(self.source, SourceWithCopies) else None
+
+    def are_set_up(self) -> bool:
+        """Whether setup was run: there are a ledger and something to capture from."""
+        return self.target.has_ledger() and self.source.has_capture()
+
+    def error_queue(self) -> ErrorQueue:
+        """Open the error queue; raises an `OperatorError` before setup."""
+        if not self.target.has_ledger():
+            raise OperatorError("there is no error queue yet", where=self.target.label, do="run `penstock setup`")
+        return self.target.error_queue()

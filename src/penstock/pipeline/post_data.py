@@ -72,7 +72,7 @@ class PostDataWork:
             self._moving.join()
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=work, name="furnishing", daemon=True)
+        thread = threading.Thread(target=work, name="post-data", daemon=True)
         thread.start()
         return thread
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
 from penstock.apply.parameters import OnBadRow
@@ -138,7 +137,7 @@ def refuse_before_copies(
     first: Mapping[TableName, Scn],
     tables: Collection[TableName],
     end: Scn,
-    listener: _Hearer,
+    warn: Callable[[str], None],
     *,
     where: str,
 ) -> None:
@@ -157,7 +156,7 @@ def refuse_before_copies(
         )
     for table in later:
         at = f"from position {first[table]} on" if table in first else "not at all yet"
-        listener.warned(f"table {table} stays as it is: its rows are there {at}")
+        warn(f"table {table} stays as it is: its rows are there {at}")
 
 
 def check_columns(source: TableSchema, target: TableSchema, *, where: str) -> None:
@@ -169,10 +168,6 @@ def check_columns(source: TableSchema, target: TableSchema, *, where: str) -> No
             where=where,
             do="add it, and run `penstock setup`",
         )
-
-
-class _Hearer(Protocol):
-    def warned(self, text: str) -> None: ...
 
 
 def _ids(copies: Sequence[StoredCopy]) -> Mapping[TableName, str]:

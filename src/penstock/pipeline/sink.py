@@ -6,7 +6,7 @@ An archive of change files and a Kafka cluster implement it; wiring picks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,13 +17,12 @@ from penstock.dialects.base import SetupStep
 from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, HistoryWording
 from penstock.pipeline.connectors import RunLock
-from penstock.pipeline.feed import Definitions
 from penstock.pipeline.left_out import LeftOut
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
-from penstock.snapshot.task import SourceTaskAccess
+from penstock.snapshot.task import SourceAccess
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
 
@@ -46,8 +45,14 @@ class Copies(Protocol):
         """
 
 
-class SinkLedger(Ledger, Definitions, Protocol):
+class SinkLedger(Ledger, Protocol):
     """What keeps the published position, for the one run that has acquired it."""
+
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
+        """Keep table versions."""
+
+    def instantiated(self) -> Mapping[TableName, Scn]:
+        """Return the tables whose copy is complete, and the position each was copied at."""
 
     def is_copied(self, id_: int, table: TableName) -> bool:
         """See `Copies`."""
@@ -66,7 +71,7 @@ class FeedSettings:
     """
 
     source: str
-    access: SourceTaskAccess
+    access: SourceAccess
     open_source: Callable[[], Source]
     follow_source: Callable[[], None]
     is_meant: Callable[[TableName], bool]
@@ -90,7 +95,7 @@ class Copying:
     """
 
     source: str
-    access: SourceTaskAccess
+    access: SourceAccess
     versions: Sequence[TableVersion]
     tables: Mapping[TableName, TableSchema]
     ids: Mapping[TableName, int]

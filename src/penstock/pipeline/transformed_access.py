@@ -15,7 +15,7 @@ from penstock.rules.stream import StreamRules
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceTaskAccess
+from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceAccess
 from penstock.stream import Reader, Slice, TableVersion
 from penstock.verify.comparer import ComparedSource, SourceReading
 
@@ -95,9 +95,9 @@ class TransformedReader:
 
 @dataclass(frozen=True)
 class TransformedAccess:
-    """Implements `snapshot.task.SourceTaskAccess`."""
+    """Implements `snapshot.task.SourceAccess`."""
 
-    inner: SourceTaskAccess
+    inner: SourceAccess
 
     def reader(
         self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]

@@ -19,7 +19,7 @@ from penstock.errors import FencedError, MalformedInputError, OperatorError, Tab
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.rows import RowsAside
-from penstock.stream import SourceAccess
+from penstock.stream import Reader, TableVersion
 
 
 class ChunkReader(Protocol):
@@ -102,8 +102,16 @@ class ChunkLoader(TargetSession, Protocol):
         """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
 
 
-class SourceTaskAccess(SourceAccess, Protocol):
-    """How a task reaches the source: its changes, and the rows of a first copy."""
+class SourceAccess(Protocol):
+    """How a task reaches the source: its changes, and the rows of a first copy. It travels to tasks."""
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> Reader:
+        """Return a reader of what is of the tables that it follows, by their names or those of their roots.
+
+        Args:
+            source: What the column of that name says.
+            tables: Every version that a change may name.
+        """
 
     def chunk_reader(self, source: CopySource) -> ChunkReader:
         """Return a reader; it travels no further."""
@@ -127,7 +135,7 @@ class CopyContext:
 
     process: str
     epoch: int
-    source: SourceTaskAccess
+    source: SourceAccess
     target: TargetAccess
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]

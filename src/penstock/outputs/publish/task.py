@@ -19,7 +19,7 @@ from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.task import SourceTaskAccess, about
+from penstock.snapshot.task import SourceAccess, about
 from penstock.stream import Reader, Slice
 
 _WINDOW_CHANGES = 100_000
@@ -47,7 +47,7 @@ class CopyTask:
     """
 
     source_name: str
-    access: SourceTaskAccess
+    access: SourceAccess
     tables: Mapping[TableName, TableSchema]
     position: Scn
     writer: FileWriter

@@ -17,13 +17,14 @@ from penstock.formats.debezium.decode import DecodeSettings
 from penstock.history import CaptureOrigin, ConsumerState, History, HistoryError, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
+from penstock.snapshot.task import SourceAccess
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.history import Proof
 from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Known, Tracker
-from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, TableVersion
 
 _COMMIT_EVERY_S = 5.0
 _LOOK_AT_TOPICS_S = 5.0
@@ -291,7 +292,7 @@ class DebeziumSource:
 
 @dataclass(frozen=True)
 class DebeziumAccess:
-    """Implements `snapshot.task.SourceTaskAccess`.
+    """Implements `snapshot.task.SourceAccess`.
 
     Attributes:
         skips: Records that are no events are passed over.
