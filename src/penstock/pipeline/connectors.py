@@ -41,6 +41,7 @@ from penstock.dialects.base import (
     SequenceMove,
     SequenceValue,
     SetupStep,
+    SourceTables,
     Uncaptured,
 )
 from penstock.errors import OperatorError
@@ -425,26 +426,24 @@ class TargetConnector(Protocol):
 
     def plan(
         self,
-        blueprint: NativeForm | None,
-        source: Mapping[TableName, TableSchema],
-        replaced: Sequence[TableName],
+        tables: SourceTables,
         *,
         adopt: bool,
         keeps: bool,
-        post_data: NativeForm | None = None,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+        """Plan the ledger and the missing tables; check those that exist.
 
-        A missing table that the blueprint does not say how to make is made from its definition in `source`: each column
-        by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
-        key whose parent has another name there.
+        A missing table that the blueprint does not say how to make is made from its description: each column by its
+        logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign key
+        whose parent has another name there. Post-data are made for tables that setup makes, or has made.
 
-        `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
-        are. `post_data` are made for tables that setup makes, or has made. `firing` says for whose changes triggers
-        fire: by table, then by name. `keyed` tables have a
-        substitute key, and need none of their own.
+        Args:
+            adopt: Rows that were not copied are compared and kept, and not refused.
+            keeps: Such rows are kept as they are.
+            firing: For whose changes triggers fire: by table, then by name.
+            keyed: Tables that have a substitute key, and need none of their own.
         """
 
     def post_data_builder(self, post_data: NativeForm) -> PostDataBuilder:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 
 from penstock.change import TableName
+from penstock.dialects.base import SourceTables
 from penstock.errors import OperatorError
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
@@ -46,12 +47,14 @@ class SetupPlanner:
             rules=ends.source.explain(tables),
             source=ends.source.plan(tables, capture.row_triggers),
             target=ends.target.plan(
-                ends.source.blueprint(there),
-                {name: table for name, table in described.items() if name not in coming},
-                ends.installed.replaced_tables() if ends.installed is not None else (),
+                SourceTables(
+                    {name: table for name, table in described.items() if name not in coming},
+                    ends.source.blueprint(there),
+                    ends.installed.replaced_tables() if ends.installed is not None else (),
+                    post_data,
+                ),
                 adopt=adopt,
                 keeps=not ends.apply.first_copy,
-                post_data=post_data,
                 firing={pattern: table.triggers for pattern, table in ends.apply.tables.items() if table.triggers},
                 keyed=ends.apply.keys.keys(),
             ),
@@ -90,12 +93,13 @@ class SetupPlanner:
             rules=ends.source.explain(tables),
             source=ends.source.plan(tables, patterns),
             target=ends.target.plan(
-                ends.source.blueprint(tables),
-                ends.source.describe(tables),
-                (),
+                SourceTables(
+                    ends.source.describe(tables),
+                    ends.source.blueprint(tables),
+                    post_data=ends.database.post_data(tables) if ends.database is not None else None,
+                ),
                 adopt=False,
                 keeps=not ends.apply.first_copy,
-                post_data=ends.database.post_data(tables) if ends.database is not None else None,
                 firing={},
                 keyed=ends.apply.keys.keys(),
             ),
