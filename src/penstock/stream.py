@@ -355,15 +355,3 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close what was opened; a later call opens it again."""
-
-
-class SourceAccess(Protocol):
-    """How tasks reach a source; small enough to travel with them."""
-
-    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> Reader:
-        """Return a reader of what is of the tables that it follows, by their names or those of their roots.
-
-        Args:
-            source: What the column of that name says.
-            tables: Every version that a change may name.
-        """

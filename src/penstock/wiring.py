@@ -1,4 +1,4 @@
-"""The only file that knows every concrete class: which source, and which database, is which folder."""
+"""Picks the classes for a pipeline file: the only module that knows every source, database and sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -30,10 +30,10 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
-from penstock.origins import Origins
 from penstock.patterns import TablePattern
 from penstock.pipeline.connectors import (
     DatabaseSource,
+    EventSource,
     PlainDatabase,
     SourceConnector,
     SourceWithCopies,
@@ -76,19 +76,11 @@ if TYPE_CHECKING:
 TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 """What tasks import late; the daemon of the tasks imports it beforehand."""
 
-_Side = TypeVar("_Side")
+_Connector = TypeVar("_Connector")
 
 
-class _OpenDatabase(Protocol):
-    def __call__(
-        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
-    ) -> PlainDatabase: ...
-
-
-_DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
-    ("trigger_queue", "postgres"): PostgresSourceConnector,
-}
-_PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
+_DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
+_RECORDINGS: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
     "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
 }
@@ -114,7 +106,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
-    sink = config.capture.path
+    path = config.capture.path
     source: SourceConnector
     if config.capture.source == "debezium":
         events = _events(config, rules, target)
@@ -122,15 +114,15 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     elif config.capture.source == "event_log":
         source = _event_log(config, target)
     elif config.capture.source == "xds":
-        assert sink is not None
-        source = XdsConnector(_open_sink(sink, "capture.path"), config.capture.tables, target.tables_like)
-    elif sink is None:
+        assert path is not None
+        source = XdsConnector(_open_folder(path, "capture.path"), config.capture.tables, target.tables_like)
+    elif path is None:
         database = _database(config)
         source = database if rules is None else TransformedDatabase(database, rules)
     else:
-        open_recording = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
-        stock = open_recording(_open_sink(sink, "capture.path"))
-        source = stock if rules is None else TransformedRecording(stock, rules)
+        open_recording = _own(config.capture) if config.capture.is_own else _RECORDINGS[config.capture.source]
+        recording = open_recording(_open_folder(path, "capture.path"))
+        source = recording if rules is None else TransformedRecording(recording, rules)
     return Pipeline(config, source, target, spark, rules)
 
 
@@ -142,7 +134,7 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         run_first_job(context)
         return context
 
-    def build_post_data(context: SparkContext) -> None:
+    def on_started(context: SparkContext) -> None:
         if java is not None:
             java.keep()
         if config.capture.is_own:
@@ -151,17 +143,17 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
         _send_own(context, named, config.capture.folder)
 
-    return Spark(start, partial(make_session, config.spark_settings), build_post_data)
+    return Spark(start, partial(make_session, config.spark_settings), on_started)
 
 
 def _published_to(config: PipelineConfig) -> Sink:
-    """Where a pipeline publishes to."""
+    """Open what a pipeline publishes to."""
     publish = config.publish
     assert publish is not None
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
     assert publish.path is not None
-    storage = _open_sink(publish.path, "publish.path")
+    storage = _open_folder(publish.path, "publish.path")
     return ArchiveSink(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
 
 
@@ -196,7 +188,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
-        folder = Folder(_open_sink(publish.path, "publish.path"), config.name)
+        folder = Folder(_open_folder(publish.path, "publish.path"), config.name)
         return EventFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
     assert publish.connection is not None
     connection = config.connections[publish.connection]
@@ -237,7 +229,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, DecodeSettings]:
     debezium = capture.debezium or DebeziumConfig()
     settings = decode_settings(debezium)
     if capture.path is not None:
-        return FileLog(_open_sink(capture.path, "capture.path")), settings
+        return FileLog(_open_folder(capture.path, "capture.path")), settings
     assert capture.connection is not None
     cluster = config.connections[capture.connection]
     assert isinstance(cluster, KafkaConfig)
@@ -271,19 +263,19 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
 
 def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
     """The event log of a pipeline; `is_xds` writes times as its file says, else so that none loses anything."""
-    side = _event_log(config, None)
+    journal = _event_log(config, None).journal
     if is_xds:
-        return side.journal.open_log()
-    return replace(side.journal, settings=replace(side.journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
+        return journal.open_log()
+    return replace(journal, settings=replace(journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
 
 
 def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPublication:
     """What publishes an event log as XDS documents."""
-    side = _event_log(config, None)
-    log, settings = side.journal.open_log(), side.journal.settings
+    source = _event_log(config, None)
+    log, settings = source.journal.open_log(), source.journal.settings
     if publish.path is not None:
-        folder = XdsFolder(_open_sink(publish.path, "publish.path"))
-        return EventLogPublication(config, side, folder, Channel(log, settings, folder.put_all))
+        folder = XdsFolder(_open_folder(publish.path, "publish.path"))
+        return EventLogPublication(config, source, folder, Channel(log, settings, folder.put_all))
     try:
         from penstock.sinks.events.kafka import Cluster
         from penstock.sinks.xds.topic import AT_ONCE, XdsTopic
@@ -293,13 +285,13 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
     connection = config.connections[publish.connection]
     assert isinstance(connection, KafkaConfig)
     topic_name = publish.topic or f"{config.name}.xds"
-    topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, side.journal)
+    topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, source.journal)
     # A record holds one event, whatever goes into one transaction.
     channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put_all, let_go=topic.close)
-    return EventLogPublication(config, side, topic, channel)
+    return EventLogPublication(config, source, topic, channel)
 
 
-def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> SourceWithCopies:
+def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> EventSource:
     """A connector's change events as a source.
 
     Args:
@@ -347,18 +339,18 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
 
     def open_recording(storage: Storage) -> SourceWithCopies:
         try:
-            stock = made(storage)
+            source = made(storage)
         except PenstockError:
             raise
         except Exception as exc:
             what = f"{capture.place}{capture.source!r} failed: {type(exc).__name__}: {exc}"
             raise ConfigError(what, do="it is called with a penstock.storage.Storage") from exc
-        if not isinstance(stock, SourceWithCopies):
-            what = f"{capture.place}{capture.source!r} made {type(stock).__name__}, which is no source"
+        if not isinstance(source, SourceWithCopies):
+            what = f"{capture.place}{capture.source!r} made {type(source).__name__}, which is no source"
             raise ConfigError(
                 what, do="return a penstock.sources.recorded.RecordedConnector, or another SourceWithCopies"
             )
-        return stock
+        return source
 
     return open_recording
 
@@ -372,42 +364,47 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
 
 
 def _database(config: PipelineConfig) -> PlainDatabase:
-    connection = config.capture.connection
+    connection, apply = config.capture.connection, config.apply
     assert connection is not None
-    side = _DATABASES[config.capture.source, _kind(config, connection)]
-    apply, origins = config.apply, config.capture.origins
-    told = {
-        "with_ddl": apply is not None and apply.ddl_rules.is_followed,
-        "takes_up_new": apply is not None and apply.ddl is DdlPolicy.APPLY,
-        # What is published has no place for messages; what is applied must not lose any.
-        "with_messages": apply is not None,
-    }
-    return _open(lambda url, pipeline: side(url, pipeline, origins, **told), config, connection)
+    connector = _DATABASES[_kind(config, connection)]
+
+    def open_connector(url: str, pipeline: str) -> PlainDatabase:
+        return connector(
+            url,
+            pipeline,
+            config.capture.origins,
+            with_ddl=apply is not None and apply.ddl_rules.is_followed,
+            takes_up_new=apply is not None and apply.ddl is DdlPolicy.APPLY,
+            # What is published has no place for messages; what is applied must not lose any.
+            with_messages=apply is not None,
+        )
+
+    return _open(open_connector, config, connection)
 
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetConnector:
-    side = _TARGETS[_kind(config, apply.connection)]
-    sink = config.capture.path
+    connector = _TARGETS[_kind(config, apply.connection)]
+    path = config.capture.path
     values = None
-    if config.capture.source == "db2_log" and sink is not None:
-        values = LogValues(_open_sink(sink, "capture.path"))
-    return _open(lambda url, pipeline: side(url, pipeline, apply.tag, values), config, apply.connection)
+    if config.capture.source == "db2_log" and path is not None:
+        values = LogValues(_open_folder(path, "capture.path"))
+    return _open(lambda url, pipeline: connector(url, pipeline, apply.tag, values), config, apply.connection)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:
     return config.connections[connection].type
 
 
-def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) -> _Side:
+def _open(connector: Callable[[str, str], _Connector], config: PipelineConfig, name: str) -> _Connector:
     try:
         connection = config.connections[name]
         assert isinstance(connection, ConnectionConfig)
-        return side(connection.url, config.name)
+        return connector(connection.url, config.name)
     except ConfigError as exc:
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 
 
-def _open_sink(path: str, setting: str) -> Storage:
+def _open_folder(path: str, setting: str) -> Storage:
     try:
         return open_storage(path)
     except ConfigError as exc:

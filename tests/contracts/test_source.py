@@ -24,7 +24,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.history import Consumer, History, Joined
-from penstock.pipeline.connectors import Copyable, Installable, SourceWithCopies
+from penstock.pipeline.connectors import DatabaseSource, Installable, SourceWithCopies
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Dictionary
 from penstock.snapshot.chunk import CopySource
@@ -471,7 +471,7 @@ def copied(side: Any, meanwhile: Callable[[], None]) -> tuple[dict[str, dict[str
         (copy,) = side.copies_at([ITEM, BOOK], START)
         origin = side.stored(copy, threading.Event())
     else:
-        assert isinstance(side, Copyable)
+        assert isinstance(side, DatabaseSource)
         origin = side.origin()
     table = side.describe([ITEM])[ITEM]
     found: dict[str, dict[str, Any]] = {}

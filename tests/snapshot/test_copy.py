@@ -111,7 +111,7 @@ def copy_context(lab: Lab) -> CopyContext:
 
 
 def instantiator(lab: Lab, jobs: OneByOne, origin: PostgresCopyOrigin) -> Instantiator:
-    return Instantiator(origin, lab.ledger, lab.ledger, jobs, Quiet(), confirm=lambda: None)
+    return Instantiator(origin, lab.ledger, jobs, Quiet(), confirm=lambda: None)
 
 
 def copy(

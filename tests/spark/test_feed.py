@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from penstock.apply_config import ApplyConfig
 
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
@@ -14,6 +15,7 @@ from penstock.logical import Kind, LogicalType
 from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.left_out import LeftOut
+from penstock.pipeline.run import ApplyRun
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
 from penstock.stream import TableVersion
@@ -48,6 +50,41 @@ class Jobs:
         return Jobs.results
 
 
+class Run(ApplyRun):
+    """A run of a pipeline that means every table, and whose target lacks nothing."""
+
+    def __init__(
+        self,
+        log: Any,
+        ledger: Any,
+        describe: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
+        follow_source: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.log, self.ledger, self.left_out, self.until = log, ledger, LeftOut(print), None
+        self.follow = follow_source
+        apply = ApplyConfig(connection="copy")
+        source, target = SimpleNamespace(access=ledger), SimpleNamespace(access=ledger, describe=describe)
+        config = SimpleNamespace(capture=SimpleNamespace(name="shop"))
+        self.ends: Any = SimpleNamespace(apply=apply, source=source, target=target, config=config)
+
+    def open_source(self) -> Any:
+        return self.log
+
+    def follow_source(self) -> None:
+        self.follow()
+
+    def follow_parts(self) -> bool:
+        return False
+
+    def is_meant(self, table: TableName) -> bool:
+        return True
+
+    def check_copies(self, position: Scn) -> None: ...
+
+    def tell_lacking(self, followed: object, at_target: object) -> bool:
+        return False
+
+
 def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[TableName]] = []
     followed: list[None] = []
@@ -66,19 +103,7 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         has_ddl=False,
     )
     log: Any = Log()
-    fed = SparkFeed(
-        any_,
-        source="shop",
-        access=any_,
-        open_source=lambda: log,
-        target=any_,
-        describe_target=describe,
-        follow_source=lambda: followed.append(None),
-        compare=lambda _, __: False,
-        is_meant=lambda _: True,
-        definitions=any_,
-        left_out=LeftOut(print),
-    )
+    fed = SparkFeed(any_, Run(log, any_, describe, follow_source=lambda: followed.append(None)))
     fed.start(any_, TABLES)
     assert asked == [set(TABLES)]
 
@@ -118,19 +143,7 @@ def test_a_version_that_comes_while_a_run_is_at_work_is_told_as_far_as_nobody_fo
         has_ddl=False,
     )
     log: Any = Growing()
-    fed = SparkFeed(
-        any_,
-        source="shop",
-        access=any_,
-        open_source=lambda: log,
-        target=any_,
-        describe_target=lambda names: {name: TableSchema(name, ()) for name in names},
-        follow_source=lambda: None,
-        compare=lambda _, __: False,
-        is_meant=lambda _: True,
-        definitions=any_,
-        left_out=LeftOut(print),
-    )
+    fed = SparkFeed(any_, Run(log, any_, lambda names: {name: TableSchema(name, ()) for name in names}))
     fed.start(any_, TABLES)
     assert not caplog.records
 

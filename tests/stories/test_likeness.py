@@ -275,7 +275,7 @@ def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
             "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (9); ALTER TYPE colour ADD VALUE 'blue'"
         )
         followed = pipeline._source.match(["public.*"])
-        pipeline._tell_lacking(followed, pipeline._target.describe(followed), heard)  # type: ignore[arg-type]
+        pipeline._lacking.tell(followed, pipeline._target.describe(followed), heard)  # type: ignore[arg-type]
         assert [line.partition(" yet: ")[0] for line in pipeline.status().attention[:2]] == [
             "partition public.m1 of public.m does not exist at the target",
             "type public.colour lacks label 'blue' at the target",

@@ -94,7 +94,7 @@ def test_a_run_says_once_which_partition_the_target_lacks(lab: Lab) -> None:
     listener: Any = SimpleNamespace(warned=lambda text, event, facts: warned.append((text[:30], event, facts)))
     for _ in range(2):
         at_target = pipeline._target.describe([table("m")])
-        assert not pipeline._tell_lacking([table("m")], at_target, listener)
+        assert not pipeline._lacking.tell([table("m")], at_target, listener)
     facts = {"partition": "public.m2", "table": "public.m"}
     assert warned == [("partition public.m2 of public.", Event.TARGET_LACKS, facts)]
 

@@ -28,16 +28,8 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.spark.job import CompareJobs
-from penstock.verify.compare import (
-    MOST_KEYS,
-    CompareContext,
-    LocalJobs,
-    RangeResult,
-    TableResult,
-    VerifyResult,
-    verify,
-)
-from penstock.verify.comparer import Comparer
+from penstock.verify.compare import CompareContext, LocalJobs, TableResult, VerifyResult, verify
+from penstock.verify.comparer import MOST_KEYS, Comparer, RangeResult
 from tests.conftest import lab_between
 from tests.lab import Lab, table
 

@@ -17,7 +17,7 @@ from penstock.position import Scn
 from penstock.schema import Column, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.rows import digest_of
-from penstock.verify.compare import CompareContext, CompareListener, LocalJobs, VerifyResult, verify
+from penstock.verify.compare import CompareContext, LocalJobs, VerifyListener, VerifyResult, verify
 from penstock.verify.comparer import Comparer
 from tests.lab import Lab, table
 from tests.verify.plain_rows import PlainSource, Row
@@ -49,7 +49,7 @@ K_ROWS: list[Row] = [{"a": ODD[n % len(ODD)], "b": "true" if n % 2 else None} fo
 def compare(lab: Lab, *, repair: bool = False) -> VerifyResult:
     target = read_tables(lab.target, [T.name, K.name])
     comparer = Comparer(PlainSource({T.name: T_ROWS, K.name: K_ROWS}), PostgresComparedTarget(lab.target_url, lab.name))
-    listener: CompareListener = Nobody()
+    listener: VerifyListener = Nobody()
     return verify(
         # By numbers these ranges would hold other rows than by text.
         [*Chunk.between(T.name, [["2"], ["33"]]), *Chunk.between(K.name, [])],

@@ -9,6 +9,7 @@ from typing import ClassVar
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import SourceFacts
+from penstock.schema import TableSchema
 from penstock.text import printable
 
 
@@ -20,6 +21,23 @@ class NativeForm:
     """
 
     dialect: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class SourceTables:
+    """What a source says of the tables that a target is to have.
+
+    Attributes:
+        described: Each table, by its name at the target.
+        blueprint: How to make tables exactly, in a database of the source's kind; None without a database.
+        replaced: Tables that were made anew under their names, and have to be copied anew.
+        post_data: What the tables have besides; None where the source has no tables.
+    """
+
+    described: Mapping[TableName, TableSchema]
+    blueprint: NativeForm | None
+    replaced: Sequence[TableName] = ()
+    post_data: NativeForm | None = None
 
 
 @dataclass(frozen=True)

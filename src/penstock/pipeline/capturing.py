@@ -167,6 +167,11 @@ class Capturing:
         self._installed.remove_consumer(found[0].consumer.id)
         return found[0]
 
+    def origins(self, table: TableName) -> Sequence[TableName]:
+        """Return what a table at the target, or a published one, may be called at the source, if by another name."""
+        names = self._rules.likely_sources(table) if self._rules is not None else [table]
+        return [name for name in names if name != table]
+
     def _run(
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
@@ -182,24 +187,25 @@ class Capturing:
     def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
         return told_of_locks(self._lock_watches(), tell)
 
-    def _is_meant(self, table: TableName) -> bool:
+    def is_meant(self, table: TableName) -> bool:
+        """Whether the pipeline file means a table of this name, by its name at the target."""
         if self._rules is not None:
             return bool(self._rules.source_names(table))
         return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
 
-    def _followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
+    def followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
         """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
-        return {name for name in roots(versions) if name in copied or self._is_meant(name)}
+        return {name for name in roots(versions) if name in copied or self.is_meant(name)}
 
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        fault = self._set_fault()
+        fault = self.set_fault()
         if fault is not None:
             raise fault
-        self._follow(listener)
+        self.follow(listener)
 
-    def _follow(self, listener: RunListener) -> None:
+    def follow(self, listener: RunListener) -> None:
         """Bring the capture up to date after DDL at the source, and say what is not captured."""
         if self._installed is None:
             return
@@ -211,7 +217,7 @@ class Capturing:
             reason = f"another table has taken its name; {self._when_replaced}"
             self._warn_once(Uncaptured(table, reason), listener, Event.TABLE_NOT_CAPTURED)
         self._take_up_new_tables(listener)
-        uncaptured = self._not_captured()
+        uncaptured = self.not_captured()
         self._uncaptured = {
             found.table for found in uncaptured if found.awaits_setup and not self._is_declined(found.table)
         }
@@ -240,8 +246,8 @@ class Capturing:
         """What `setup` would leave some of these tables out for."""
         raise NotImplementedError
 
-    def _set_fault(self) -> HistoryError | None:
-        """What is wrong with the capture as a whole, once there is any."""
+    def set_fault(self) -> HistoryError | None:
+        """Return what is wrong with the capture as a whole, once there is any."""
         if self._installed is None or not self._installed.has_capture():
             return None
         return self._installed.history_fault()
@@ -250,8 +256,8 @@ class Capturing:
         """The tables that the pipeline means, and whose changes are not captured."""
         return self._installed.not_captured(self.config.capture.tables) if self._installed is not None else ()
 
-    def _not_captured(self) -> Sequence[Uncaptured]:
-        """The same tables, with what is in the way of `setup` where something is."""
+    def not_captured(self) -> Sequence[Uncaptured]:
+        """Return the tables whose changes are not captured, with what is in the way of `setup` where something is."""
         found = self._found_uncaptured()
         awaiting = [one.table for one in found if one.awaits_setup]
         # Nobody remembers what an earlier setup met: what counts is what the next one would.

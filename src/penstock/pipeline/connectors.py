@@ -1,6 +1,13 @@
-"""The source and the target of a pipeline, as a pipeline sees them. Dialects and sources implement them; wiring picks.
+"""The two ends of a pipeline: a `SourceConnector` captures, a `TargetConnector` receives.
 
-What only some sources can is a Protocol of its own, which a pipeline asks for where it needs it.
+A dialect implements `PlainDatabase` and `TargetConnector`, a source without a database `SourceWithCopies`;
+`wiring` picks the classes. These are the capabilities of sources:
+
+- `Installable`: setup installs capture in it, and it keeps changes for those that follow it.
+- `DatabaseSource`: it also has the tables, so they can be copied, compared and cut over. `PlainDatabase` is one that
+  is not seen through rules.
+- `SourceWithCopies`: it holds copies of its tables beside their changes.
+- `EventSource`: such a source that goes on where capture in the database itself was left.
 """
 
 from __future__ import annotations
@@ -8,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -17,9 +25,9 @@ from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
-from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.config.apply import TriggerFiring
+from penstock.config import PipelineConfig
+from penstock.config.apply import ApplyConfig, TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
     CatalogDifference,
@@ -33,20 +41,24 @@ from penstock.dialects.base import (
     SequenceMove,
     SequenceValue,
     SetupStep,
+    SourceTables,
     Uncaptured,
 )
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
-from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
-from penstock.snapshot.task import LoaderAccess, ReaderAccess
+from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
+from penstock.snapshot.task import SourceAccess, TargetAccess
 from penstock.source_switch import Mark, SwitchPosition, SwitchSource
-from penstock.stream import Source, StoredCopy
-from penstock.stream import SourceAccess as StreamAccess
+from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.verify.comparer import ComparedSource, ComparedTarget
+
+COMPARE_EXTERNAL = (
+    "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"
+    " there"
+)
 
 
 class SetupSession(Protocol):
@@ -66,76 +78,8 @@ class RunLock(Protocol):
         """Let go of it."""
 
 
-class SourceTaskAccess(StreamAccess, ReaderAccess, Protocol):
-    """How tasks reach the source."""
-
-
-class TargetAccess(Target, LoaderAccess, Protocol):
-    """How tasks reach the target."""
-
-
-class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
-    """The ledger of the pipeline's apply process."""
-
-    def refuse_second(self) -> None:
-        """Raise an `OperatorError` if a run of the process is alive already."""
-
-    def state(self) -> ProcessState | None:
-        """Return where the process stands; None when it was never started."""
-
-    def is_running(self) -> bool:
-        """Whether a run of the process is alive somewhere."""
-
-    def parameters(self) -> Mapping[str, str]:
-        """Return the texts of the parameters that were set, by name; see `apply.parameters`."""
-
-    def set_parameter(self, name: str, value: str | None) -> None:
-        """Keep the text of a parameter; None forgets it."""
-
-    def note_settings(self, shown: Mapping[str, Any]) -> None:
-        """Write down what the file of this run says, as `apply.settings_shown` has it."""
-
-    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
-        """Return entries of the conflict log, the newest first."""
-
-    def trim_conflicts(self, keep: timedelta) -> None:
-        """Delete entries of the conflict log that are older."""
-
-    def detail(self) -> Detail:
-        """Return what the ledger tells beyond `state`."""
-
-    def ask_to_stop(self, request: StopRequest | None) -> None:
-        """Ask the run of the process to stop; None takes it back."""
-
-    def stop_request(self) -> StopRequest | None:
-        """Return how the run is asked to stop, if it is."""
-
-    def note_cut_short(self, reason: str) -> None:
-        """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
-
-    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
-        """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
-
-    def consumer(self) -> Consumer:
-        """What the source knows this process by."""
-
-    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
-        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
-
-    def copied_from(self) -> Mapping[TableName, str]:
-        """Return the tables whose copy is complete or begun, and the text of the snapshot that each is as of."""
-
-    def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
-        """Return those of the tables that other processes have copied, too, and one of these."""
-
-    def plan_emptying(self) -> Emptying:
-        """Work out what a new first copy does away with. Changes nothing."""
-
-    def empty_and_forget(self) -> Emptying:
-        """Empty the tables that a new first copy has to find empty, and forget what was copied and applied."""
-
-    def switch(self, source: str, found: SwitchPosition) -> None:
-        """Follow another source of the same database, of this name, from now on; the rows stay, and are its copy."""
+InTasks: TypeAlias = Callable[[Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
+"""Does something with each of several items where tasks run; returns the results in the order of the items."""
 
 
 class SourceConnector(Protocol):
@@ -146,7 +90,7 @@ class SourceConnector(Protocol):
         """The source, named without secrets."""
 
     @property
-    def access(self) -> SourceTaskAccess:
+    def access(self) -> SourceAccess:
         """How tasks reach it."""
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
@@ -229,84 +173,6 @@ class Installable(SourceConnector, Protocol):
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
 
 
-@runtime_checkable
-class Copyable(Protocol):
-    """A source that has the tables themselves: a first copy is made of them as they are now."""
-
-    def origin(self) -> CopyOrigin:
-        """The source of a first copy."""
-
-
-@runtime_checkable
-class SourceWithCopies(SourceConnector, Protocol):
-    """A source that holds copies of its tables beside its changes, each as of a position."""
-
-    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
-        """Return the newest whole copy of each table at or before a position, oldest first.
-
-        A table that is known to be gone by then, as one that has another name, has none.
-        """
-
-    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
-        """Return the position from which on the source has the rows of each table; those without are left out."""
-
-    def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
-        """What a copy is read from, once all of it is there.
-
-        Raises:
-            RetryableError: Told to stop before that.
-        """
-
-
-@runtime_checkable
-class Comparable(Copyable, Protocol):
-    """A source whose tables can be compared with those of a target, which may be of another kind."""
-
-    def compared(self) -> ComparedSource:
-        """The source of a comparison."""
-
-    def beside(self, tables: Iterable[TableName]) -> NativeForm:
-        """What rows of tables may refer to, and no table holds, such as large objects."""
-
-
-@runtime_checkable
-class SwitchableFrom(Protocol):
-    """A source of whose database another source may tell: it says what is applied in words that the other knows."""
-
-    def mark(self) -> Mark:
-        """Commit a transaction that changes no row."""
-
-    def hand_over(self, position: Scn, first: Mark) -> SwitchSource:
-        """Say which transactions lie at or before a position, `first`, a marked one, among them."""
-
-
-@runtime_checkable
-class SwitchableTo(Protocol):
-    """A source that goes on where another one was left."""
-
-    def sink(self) -> CaptureOrigin:
-        """What a process is said to follow that follows this source."""
-
-    def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
-        """Find the point where another source was left.
-
-        Raises:
-            OperatorError: It lies before what this source has, or a transaction of ours is not told of in time.
-        """
-
-
-InTasks: TypeAlias = Callable[[Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
-"""Does something with each of several items where tasks run; returns the results in the order of the items."""
-
-
-@runtime_checkable
-class LooksAhead(Protocol):
-    """A source that has to look through all that lies ahead to find its transactions."""
-
-    def look_in(self, tasks: InTasks) -> None:
-        """Have tasks do that from now on, where it is much."""
-
-
 class SequenceReader(Protocol):
     """Reads where sequences of the source stand."""
 
@@ -339,31 +205,171 @@ class WriteFreeze(Protocol):
 
 
 @runtime_checkable
-class HasPostData(Protocol):
-    """A source that says what its tables have besides what applying changes needs, for those that follow it."""
+class DatabaseSource(Installable, Protocol):
+    """A database that changes are captured from, perhaps as rules make it: it has the tables themselves."""
+
+    def origin(self) -> CopyOrigin:
+        """Return the source of a first copy, of the tables as they are now."""
+
+    def compared(self) -> ComparedSource:
+        """Return the source of a comparison; the target may be a database of another kind."""
+
+    def beside(self, tables: Iterable[TableName]) -> NativeForm:
+        """Describe what rows of tables may refer to and no table holds, such as large objects."""
 
     def post_data(self, tables: Sequence[TableName]) -> NativeForm:
-        """Say what becomes of defaults, checks, indexes, sequences and comments of what becomes these tables."""
+        """Describe the defaults, checks, indexes, sequences and comments that the target's tables are to have."""
 
     def sequence_reader(self, post_data: NativeForm) -> SequenceReader:
-        """Return what reads where the sequences stand that `post_data` speaks of."""
+        """Return a reader of the sequences that `post_data` names."""
 
     def write_freeze(self, tables: Sequence[TableName]) -> WriteFreeze:
-        """Return what watches that nothing writes to what becomes these tables."""
-
-
-class DatabaseSource(Installable, Comparable, HasPostData, Protocol):
-    """A database that changes are captured from: it can all of that."""
+        """Return a watch on writers to the tables of this source that become `tables`."""
 
     def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
         """Open a session that returns another value at each call after partitions, labels or keys were made."""
 
 
+@runtime_checkable
 class PlainDatabase(DatabaseSource, Protocol):
-    """A database as it is, which rules can make another of."""
+    """A database itself, which a dialect implements; rules can make another `DatabaseSource` of it.
+
+    Another way of capturing from it can go on where this one is left: this one names its transactions as the
+    database's own log does.
+    """
 
     def post_data_as(self, tables: Sequence[Renamed]) -> NativeForm:
-        """Say what `post_data` says, by the names that tables and columns get."""
+        """Return `post_data` by the names that tables and columns get."""
+
+    def mark(self) -> Mark:
+        """Commit a transaction that changes no row."""
+
+    def hand_over(self, position: Scn, first: Mark) -> SwitchSource:
+        """Return the transactions at or before a position; `first`, a marked one, is among them."""
+
+
+@runtime_checkable
+class SourceWithCopies(SourceConnector, Protocol):
+    """A source that holds copies of its tables beside its changes, each as of a position."""
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the newest whole copy of each table at or before a position, oldest first.
+
+        A table that is known to be gone by then, as one that has another name, has none.
+        """
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the position from which on the source has the rows of each table; those without are left out."""
+
+    def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
+        """What a copy is read from, once all of it is there.
+
+        Raises:
+            RetryableError: Told to stop before that.
+        """
+
+
+@runtime_checkable
+class EventSource(SourceWithCopies, Protocol):
+    """Events that another product captures from a database, such as those of a Debezium connector.
+
+    It can go on where another way of capturing from the same database is left.
+    """
+
+    def place(self) -> CaptureOrigin:
+        """Return the origin that the ledger records for a process that follows this source."""
+
+    def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
+        """Find the point where another source was left.
+
+        Raises:
+            OperatorError: That point lies before the first event, or no event tells of a transaction of ours in time.
+        """
+
+    def look_in(self, tasks: InTasks) -> None:
+        """Have tasks look through what lies ahead from now on, where it is much."""
+
+
+def database_of(source: SourceConnector) -> DatabaseSource:
+    """Return the source as one whose tables can be compared.
+
+    Raises:
+        OperatorError: It has no tables.
+    """
+    if not isinstance(source, DatabaseSource):
+        raise OperatorError(
+            "there are no tables to compare with, only changes that were captured from them",
+            where=source.label,
+            do=COMPARE_EXTERNAL,
+        )
+    return source
+
+
+class TargetLedger(Ledger, CopyLedger, Protocol):
+    """The ledger of the pipeline's apply process."""
+
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
+        """Keep table versions."""
+
+    def refuse_second(self) -> None:
+        """Raise an `OperatorError` if a run of the process is alive already."""
+
+    def state(self) -> ProcessState | None:
+        """Return where the process stands; None when it was never started."""
+
+    def is_running(self) -> bool:
+        """Whether a run of the process is alive somewhere."""
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the texts of the parameters that were set, by name; see `apply.parameters`."""
+
+    def set_parameter(self, name: str, value: str | None) -> None:
+        """Keep the text of a parameter; None forgets it."""
+
+    def note_settings(self, shown: Mapping[str, Any]) -> None:
+        """Write down what the file of this run says, as `apply.settings_shown` has it."""
+
+    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
+        """Return entries of the conflict log, the newest first."""
+
+    def trim_conflicts(self, keep: timedelta) -> None:
+        """Delete entries of the conflict log that are older."""
+
+    def detail(self) -> Detail:
+        """Return what the ledger tells beyond `state`."""
+
+    def ask_to_stop(self, request: StopRequest | None) -> None:
+        """Ask the run of the process to stop; None takes it back."""
+
+    def stop_request(self) -> StopRequest | None:
+        """Return how the run is asked to stop, if it is."""
+
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
+
+    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+        """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
+
+    def consumer(self) -> Consumer:
+        """What the source knows this process by."""
+
+    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
+        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
+
+    def copied_from(self) -> Mapping[TableName, str]:
+        """Return the tables whose copy is complete or begun, and the text of the snapshot that each is as of."""
+
+    def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
+        """Return those of the tables that other processes have copied, too, and one of these."""
+
+    def plan_emptying(self) -> Emptying:
+        """Work out what a new first copy does away with. Changes nothing."""
+
+    def empty_and_forget(self) -> Emptying:
+        """Empty the tables that a new first copy has to find empty, and forget what was copied and applied."""
+
+    def switch(self, source: str, found: SwitchPosition) -> None:
+        """Follow another source of the same database, of this name, from now on; the rows stay, and are its copy."""
 
 
 class PostDataBuilder(Protocol):
@@ -398,33 +404,6 @@ class PostDataBuilder(Protocol):
         """Close the session; a later call opens another one."""
 
 
-def look_ahead_in(tasks: InTasks, source: SourceConnector) -> None:
-    """Have tasks look through what lies ahead, if the source is one that has to."""
-    if isinstance(source, LooksAhead):
-        source.look_in(tasks)
-
-
-def comparable(source: SourceConnector) -> Comparable:
-    """Return the source as one that can be compared with.
-
-    Raises:
-        OperatorError: It cannot.
-    """
-    if not isinstance(source, Comparable):
-        raise OperatorError(
-            "there are no tables to compare with, only changes that were captured from them",
-            where=source.label,
-            do=COMPARE_EXTERNAL,
-        )
-    return source
-
-
-COMPARE_EXTERNAL = (
-    "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"
-    " there"
-)
-
-
 class TargetConnector(Protocol):
     """The database that changes are applied to."""
 
@@ -447,26 +426,24 @@ class TargetConnector(Protocol):
 
     def plan(
         self,
-        blueprint: NativeForm | None,
-        source: Mapping[TableName, TableSchema],
-        replaced: Sequence[TableName],
+        tables: SourceTables,
         *,
         adopt: bool,
         keeps: bool,
-        post_data: NativeForm | None = None,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+        """Plan the ledger and the missing tables; check those that exist.
 
-        A missing table that the blueprint does not say how to make is made from its definition in `source`: each column
-        by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
-        key whose parent has another name there.
+        A missing table that the blueprint does not say how to make is made from its description: each column by its
+        logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign key
+        whose parent has another name there. Post-data are made for tables that setup makes, or has made.
 
-        `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
-        are. `post_data` are made for tables that setup makes, or has made. `firing` says for whose changes triggers
-        fire: by table, then by name. `keyed` tables have a
-        substitute key, and need none of their own.
+        Args:
+            adopt: Rows that were not copied are compared and kept, and not refused.
+            keeps: Such rows are kept as they are.
+            firing: For whose changes triggers fire: by table, then by name.
+            keyed: Tables that have a substitute key, and need none of their own.
         """
 
     def post_data_builder(self, post_data: NativeForm) -> PostDataBuilder:
@@ -526,3 +503,43 @@ class TargetConnector(Protocol):
         Raises:
             OperatorError: Setup was not run, or a privilege is missing.
         """
+
+
+@dataclass(frozen=True)
+class PipelineEnds:
+    """A pipeline file that applies, and the connectors at its two ends."""
+
+    config: PipelineConfig
+    source: SourceConnector
+    target: TargetConnector
+
+    @property
+    def apply(self) -> ApplyConfig:
+        """The `apply` part of the file."""
+        assert self.config.apply is not None
+        return self.config.apply
+
+    @property
+    def installed(self) -> Installable | None:
+        """The source, if setup installs capture in it; nothing is set up or freed where others record."""
+        return self.source if isinstance(self.source, Installable) else None
+
+    @property
+    def database(self) -> DatabaseSource | None:
+        """The source, if it has the tables themselves."""
+        return self.source if isinstance(self.source, DatabaseSource) else None
+
+    @property
+    def recording(self) -> SourceWithCopies | None:
+        """The source, if it holds copies of its tables."""
+        return self.source if isinstance(self.source, SourceWithCopies) else None
+
+    def are_set_up(self) -> bool:
+        """Whether setup was run: there are a ledger and something to capture from."""
+        return self.target.has_ledger() and self.source.has_capture()
+
+    def error_queue(self) -> ErrorQueue:
+        """Open the error queue; raises an `OperatorError` before setup."""
+        if not self.target.has_ledger():
+            raise OperatorError("there is no error queue yet", where=self.target.label, do="run `penstock setup`")
+        return self.target.error_queue()

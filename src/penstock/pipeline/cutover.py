@@ -13,7 +13,7 @@ from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.connectors import (
-    HasPostData,
+    DatabaseSource,
     PostDataBuilder,
     SequenceReader,
     SourceConnector,
@@ -21,6 +21,7 @@ from penstock.pipeline.connectors import (
     TargetLedger,
     WriteFreeze,
 )
+from penstock.pipeline.process_state import low_watermark
 from penstock.position import Scn
 from penstock.stream import Source
 from penstock.text import are, count
@@ -123,7 +124,7 @@ def cutover(way: CutoverPipeline, stop: threading.Event, *, lock: bool, wait_s: 
         RetryableError: What was committed was not applied in time.
     """
     source = way.source
-    if not isinstance(source, HasPostData):
+    if not isinstance(source, DatabaseSource):
         raise OperatorError(
             "only changes come from this source: it has no tables to compare with, and no sequences",
             where=source.label,
@@ -238,7 +239,7 @@ def _apply(way: CutoverPipeline, work: _Work, position: Scn, stop: threading.Eve
 
     def is_applied() -> bool:
         # An idle run writes down that nothing has come only now and then.
-        return _reached(ledger) >= position or work.stream.backlog(_reached(ledger)).changes == 0
+        return low_watermark(ledger) >= position or work.stream.backlog(low_watermark(ledger)).changes == 0
 
     deadline = time.monotonic() + wait_s
     while ledger.is_running():
@@ -246,7 +247,7 @@ def _apply(way: CutoverPipeline, work: _Work, position: Scn, stop: threading.Eve
             return
         if stop.is_set() or time.monotonic() > deadline:
             raise RetryableError(
-                f"position {position} is not applied yet: the target is at {_reached(ledger)}",
+                f"position {position} is not applied yet: the target is at {low_watermark(ledger)}",
                 where=way.target.label,
                 do="give the run more time by --wait. Nothing was changed",
             )
@@ -256,8 +257,3 @@ def _apply(way: CutoverPipeline, work: _Work, position: Scn, stop: threading.Eve
     if not is_applied():
         what = f"the run ended before position {position} was applied"
         raise RetryableError(what, where=way.target.label, do="cut over again. Nothing else was changed")
-
-
-def _reached(ledger: TargetLedger) -> Scn:
-    state = ledger.state()
-    return state.low_watermark if state is not None else Scn(0)

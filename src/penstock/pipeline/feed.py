@@ -5,29 +5,28 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
 
-from penstock.apply.ddl import NO_DDL, DdlPolicy, DdlRules
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import ReleasedTransaction, TablesAddedError
 from penstock.apply.reader import fingerprint
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
-from penstock.apply.task import Target, TaskContext
-from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
+from penstock.apply.task import TaskContext
 from penstock.change import TableName
 from penstock.events import Event, tell
 from penstock.history import History, Joined
 from penstock.pipeline.left_out import LeftOut
+from penstock.pipeline.names_to_come import names_to_come
 from penstock.pipeline.not_followed import not_followed
+from penstock.pipeline.run import ApplyRun
 from penstock.position import Anchor, Limit, Scn
-from penstock.schema import Dictionary, TableSchema
+from penstock.schema import Dictionary
 from penstock.spark.job import BatchJobs
 from penstock.spark.starting import Spark
-from penstock.stream import Slice, Source, SourceAccess, TableVersion, renamed_since, roots
+from penstock.stream import Slice, Source, TableVersion, roots
 from penstock.text import printable
 
 _CATALOG_AGE_S = 30.0
@@ -35,18 +34,6 @@ _CATALOG_AGE_S = 30.0
 
 _SEEN_EVERY_S = 60.0
 """How often an idle source is told that its consumer is alive."""
-
-_NO_KEYS: Mapping[TableName, tuple[str, ...]] = {}
-
-
-class Definitions(Protocol):
-    """What the ledger knows of tables."""
-
-    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
-        """Keep table versions."""
-
-    def instantiated(self) -> Mapping[TableName, Scn]:
-        """Return the tables whose copy is complete, and the position each was copied at."""
 
 
 class SourceFeed:
@@ -61,7 +48,7 @@ class SourceFeed:
         *,
         follow_source: Callable[[], None],
         is_meant: Callable[[TableName], bool],
-        definitions: Definitions,
+        save_dictionary: Callable[[Sequence[TableVersion]], None],
         left_out: LeftOut,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
@@ -72,6 +59,7 @@ class SourceFeed:
             left_out: Tables whose changes are passed over.
             follow_source: Brings the capture up to date after DDL; raises where the user has to act first.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
+            save_dictionary: Keeps table versions in the ledger.
             reached: Raises TablesAddedError where tables are to be copied at a position before changes follow.
             until: No batch goes beyond this position.
         """
@@ -80,7 +68,7 @@ class SourceFeed:
         self._follow_source = follow_source
         self._is_meant = is_meant
         self._left_out = left_out
-        self._definitions = definitions
+        self._save_dictionary = save_dictionary
         self._reached = reached
         self._until = until
         self._known: set[TableName] = set()
@@ -186,7 +174,7 @@ class SourceFeed:
         before, self._versions = self._versions, self._source.tables()
         if before:
             self._hear_of_versions(before, self._versions)
-        self._definitions.save_dictionary(self._versions)
+        self._save_dictionary(self._versions)
         self._known.update(self._names_to_come(self._versions))
         if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
             raise TablesAddedError("tables were added to the capture set; they are copied first")
@@ -205,59 +193,23 @@ class SourceFeed:
 class SparkFeed(SourceFeed):
     """Feeds what applies to a target."""
 
-    def __init__(
-        self,
-        spark: Spark,
-        *,
-        source: str,
-        access: SourceAccess,
-        open_source: Callable[[], Source],
-        target: Target,
-        describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
-        follow_source: Callable[[], None],
-        compare: Callable[[Collection[TableName], Mapping[TableName, TableSchema]], bool],
-        is_meant: Callable[[TableName], bool],
-        definitions: Definitions,
-        ddl: DdlRules = NO_DDL,
-        virtual: VirtualDependencies = NONE,
-        keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
-        left_out: LeftOut,
-        reached: Callable[[Scn], None] = lambda _: None,
-        until: Scn | None = None,
-        follow_parts: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
-
-        Args:
-            follow_parts: Makes partitions and the like that changes need; returns whether it has made some.
-            ddl: Which tables follow, also by another name.
-            virtual: What depends on each other beyond the constraints of the target.
-            keys: Substitute keys of tables.
-            access: How tasks reach the source; `open_source` is how this process does.
-            target: How tasks reach the target; `describe_target` reads its catalogue.
-            compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
-                says whether it lacks anything.
-        """
+    def __init__(self, spark: Spark, run: ApplyRun) -> None:
+        """Feed a run; nothing is opened yet."""
         super().__init__(
-            open_source,
-            follow_source=follow_source,
-            is_meant=is_meant,
-            definitions=definitions,
-            left_out=left_out,
-            reached=reached,
-            until=until,
+            run.open_source,
+            follow_source=run.follow_source,
+            is_meant=run.is_meant,
+            save_dictionary=run.ledger.save_dictionary,
+            left_out=run.left_out,
+            reached=run.check_copies,
+            until=run.until,
         )
         self._spark = spark
-        self._source_name = source
-        self._access = access
-        self._target = target
-        self._describe_target = describe_target
-        self._compare = compare
-        self._follow_parts = follow_parts
+        self._run = run
         self._config = self._shared = ServerConfig()
-        self._ddl = ddl
-        self._virtual = virtual
-        self._keys = keys
+        self._ddl = run.ends.apply.ddl_rules
+        self._virtual = run.ends.apply.dependencies.virtual
+        self._keys = run.ends.apply.keys
         self._jobs: BatchJobs | None = None
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
@@ -283,7 +235,7 @@ class SparkFeed(SourceFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
         assert self._jobs is not None
-        self._is_lacking |= self._follow_parts()
+        self._is_lacking |= self._run.follow_parts()
         self._refresh()
         results = self._jobs.run(part, lanes=lanes)
         self._was_altered = part.has_ddl
@@ -301,7 +253,7 @@ class SparkFeed(SourceFeed):
             tell(Event.DDL_LEFT_OUT, printable(text), facts)
 
     def _names_to_come(self, versions: Sequence[TableVersion]) -> Collection[TableName]:
-        return names_to_come(versions, self._definitions.instantiated(), self._ddl) if self._ddl.is_followed else ()
+        return names_to_come(versions, self._run.ledger.instantiated(), self._ddl) if self._ddl.is_followed else ()
 
     def _refresh(self) -> None:
         assert self._jobs is not None
@@ -320,9 +272,14 @@ class SparkFeed(SourceFeed):
             dictionary = Dictionary(version.table for version in self._versions)
             follows = self._left_out.without(self._known, self._versions)
             followed = follows & roots(self._versions).keys()
-            self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
-            reader = self._access.reader(self._source_name, self._versions, follows=follows)
-            self._jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config, self._keys))
+            self._is_lacking = self._run.tell_lacking(
+                followed, {name: table.schema for name, table in catalog.tables.items()}
+            )
+            source = self._run.ends.config.capture.name
+            reader = self._run.ends.source.access.reader(source, self._versions, follows=follows)
+            self._jobs.share(
+                reader, TaskContext(self._run.ends.target.access, catalog, dictionary, self._config, self._keys)
+            )
             if (
                 self._config.hold_dependents
                 and (keys := fingerprint(catalog.tables, catalog.virtual)) != self._marked_by
@@ -333,13 +290,13 @@ class SparkFeed(SourceFeed):
     def _reread(self, catalog: TargetCatalog, names: Collection[TableName]) -> TargetCatalog:
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
         kept = {name: table for name, table in catalog.tables.items() if name not in names}
-        found = self._describe_target({v.table.name for v in self._versions} & self._known & set(names))
+        found = self._run.ends.target.describe({v.table.name for v in self._versions} & self._known & set(names))
         new = {name: TargetTable(table) for name, table in found.items()}
         return replace(catalog, tables=kept | new).with_keys(self._keys)
 
     def _read_catalog(self) -> TargetCatalog:
-        tables = self._describe_target({v.table.name for v in self._versions if v.table.name in self._known})
-        copied = self._definitions.instantiated()
+        tables = self._run.ends.target.describe({v.table.name for v in self._versions if v.table.name in self._known})
+        copied = self._run.ledger.instantiated()
         # A partition was copied with its root.
         instantiated = dict(copied) | {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
         return TargetCatalog(
@@ -347,15 +304,6 @@ class SparkFeed(SourceFeed):
             instantiated=instantiated,
             virtual=self._virtual,
         ).with_keys(self._keys)
-
-
-def names_to_come(
-    versions: Sequence[TableVersion], copied: Collection[TableName], ddl: DdlRules
-) -> Collection[TableName]:
-    """Every name of copied tables that are called otherwise now, where the change that says so is to be followed."""
-    waiting = renamed_since(versions, copied)
-    followed = {id_ for id_, name in waiting.items() if ddl.of(name) is not DdlPolicy.IGNORE}
-    return {version.table.name for version in versions if version.id in followed}
 
 
 class _Freer:

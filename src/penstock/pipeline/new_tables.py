@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.ddl import Alteration, alteration, creation
-from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.runner import Handlers
-from penstock.apply.handlers.settings import HandlerSettings
 from penstock.change import TableName, Transaction
 from penstock.dialects.base import Uncaptured
 from penstock.errors import OperatorError
 from penstock.pipeline.capturing import RunListener
+from penstock.pipeline.connectors import PipelineEnds
 from penstock.position import Scn
 from penstock.schema import TableSchema
 
@@ -22,20 +21,12 @@ class NewTables:
 
     def __init__(
         self,
-        handlers: HandlerSettings,
-        queue: Callable[[], ErrorQueue],
-        describe: Callable[[Sequence[TableName]], Mapping[TableName, TableSchema]],
+        ends: PipelineEnds,
         take_up: Callable[[Sequence[TableName]], None],
     ) -> None:
-        """Take up tables by a function that raises OperatorError where it cannot.
-
-        Args:
-            queue: Opens sessions at the target in which handlers are called.
-            describe: Tables of the source, as they are to be at the target.
-        """
-        self._handlers = handlers
-        self._queue = queue
-        self._describe = describe
+        """Take up tables by a function that raises OperatorError where it cannot."""
+        self._ends = ends
+        self._handlers = ends.config.handlers
         self._take_up = take_up
         self._left_out: Sequence[Uncaptured] = []
         self._refused: set[str] = set()
@@ -82,7 +73,7 @@ class NewTables:
         if self._handlers.ddl is None:
             return True
         if found not in self._asked:
-            described = next(iter(self._describe([found.table]).values()), None)
+            described = next(iter(self._ends.source.describe([found.table]).values()), None)
             # What setup would not take is no question for a handler.
             self._asked[found] = described is None or self._ask(described, applied_upto())
         return self._asked[found]
@@ -105,7 +96,7 @@ class NewTables:
             executed = True
 
         try:
-            with self._queue().retry_session() as session, session.transaction():
+            with self._ends.target.error_queue().retry_session() as session, session.transaction():
                 handlers = Handlers(self._handlers, session.handler_sql)
                 handlers.handle_ddl(change, transaction, execute)
                 handlers.end()

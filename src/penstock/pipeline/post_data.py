@@ -11,7 +11,7 @@ from penstock.change import TableName
 from penstock.dialects.base import NativeForm, SequenceValue
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import Event, SourceFacts, tell
-from penstock.pipeline.connectors import HasPostData, SequenceReader, TargetConnector
+from penstock.pipeline.connectors import DatabaseSource, SequenceReader, TargetConnector
 
 _EVERY_S = 2.0
 """How often the source is asked where its sequences stand: one query of some hundred microseconds."""
@@ -27,7 +27,7 @@ Warn = Callable[[str, Event, SourceFacts | None], None]
 class PostDataWork:
     """Two threads beside a run, one that builds and one that moves sequences. Neither ever ends the run."""
 
-    def __init__(self, source: HasPostData, target: TargetConnector, warn: Warn) -> None:
+    def __init__(self, source: DatabaseSource, target: TargetConnector, warn: Warn) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
@@ -72,7 +72,7 @@ class PostDataWork:
             self._moving.join()
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=work, name="furnishing", daemon=True)
+        thread = threading.Thread(target=work, name="post-data", daemon=True)
         thread.start()
         return thread
 

@@ -74,7 +74,7 @@ class Publication(Capturing):
         plan = self._plan_of(tables)
         if not plan.target.faults:
             plan.target.steps += self._sink.steps([table for table in tables if table not in plan.target.table_faults])
-        fault = self._set_fault()
+        fault = self.set_fault()
         if fault is not None:
             plan.source.faults, plan.source.table_faults = [fault.for_published(self._sink.words)], {}
         elif not plan.target.faults:
@@ -145,7 +145,7 @@ class Publication(Capturing):
         copied = copies.copied
         with closing(self._source.open_source()) as stream:
             current = root_versions(stream.tables())
-            followed = {name for name in self._followed(current.values(), copied) if name in current}
+            followed = {name for name in self.followed(current.values(), copied) if name in current}
             whole = {name for name in followed if copies.is_copied(current[name].id, name)}
             found = status_of(
                 self.config.name,
@@ -156,7 +156,7 @@ class Publication(Capturing):
                 copied=[copied[name] for name in whole],
                 to_copy=len(followed - whole),
                 refused=None if refused is None else str(refused),
-                attention=[str(found) for found in self._not_captured()],
+                attention=[str(found) for found in self.not_captured()],
             )
         return self._as_publishing(found)
 
@@ -255,11 +255,6 @@ class Publication(Capturing):
         """Refuse: there are no apply servers of which it would tell."""
         raise self._without_target("no ledger in a target")
 
-    def origins(self, table: TableName) -> Sequence[TableName]:
-        """What a published table may be called at the source, where that is another name."""
-        names = self._rules.likely_sources(table) if self._rules is not None else [table]
-        return [name for name in names if name != table]
-
     def verify(self, *_: object, **__: object) -> NoReturn:
         """Refuse: there is nothing that could be compared with the source."""
         raise self._without_target("no target to compare with the source")
@@ -350,8 +345,8 @@ class Publication(Capturing):
             source=self.config.capture.name,
             access=self._source.access,
             open_source=self._source.open_source,
-            follow_source=lambda: self._follow(listener),
-            is_meant=self._is_meant,
+            follow_source=lambda: self.follow(listener),
+            is_meant=self.is_meant,
             uncopied=lambda versions: self._uncopied(versions, ledger),
             until_caught_up=until_caught_up,
             left_out=left_out,
@@ -406,7 +401,7 @@ class Publication(Capturing):
         return captured
 
     def _captured(self, versions: Sequence[TableVersion], ledger: SinkLedger) -> dict[TableName, TableVersion]:
-        followed = self._followed(versions, ledger.instantiated())
+        followed = self.followed(versions, ledger.instantiated())
         return {name: version for name, version in root_versions(versions).items() if name in followed}
 
     def _uncopied(self, versions: Sequence[TableVersion], ledger: SinkLedger) -> list[TableName]:

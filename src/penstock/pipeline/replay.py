@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
 from penstock.apply.parameters import OnBadRow
@@ -122,7 +121,7 @@ class Replay:
         jobs = SparkChunkJobs(spark, context)
         origin = self._source.stored(copy, stop)
         # No table of an archive is altered while it is read.
-        return Instantiator(origin, ledger, ledger, jobs, listener, confirm=lambda: None).run(names, stop)
+        return Instantiator(origin, ledger, jobs, listener, confirm=lambda: None).run(names, stop)
 
     def _refuse_passed(self, copy: StoredCopy, names: Sequence[TableName], at: Scn) -> None:
         if copy.cut.scn < at:
@@ -138,7 +137,7 @@ def refuse_before_copies(
     first: Mapping[TableName, Scn],
     tables: Collection[TableName],
     end: Scn,
-    listener: _Hearer,
+    warn: Callable[[str], None],
     *,
     where: str,
 ) -> None:
@@ -157,7 +156,7 @@ def refuse_before_copies(
         )
     for table in later:
         at = f"from position {first[table]} on" if table in first else "not at all yet"
-        listener.warned(f"table {table} stays as it is: its rows are there {at}")
+        warn(f"table {table} stays as it is: its rows are there {at}")
 
 
 def check_columns(source: TableSchema, target: TableSchema, *, where: str) -> None:
@@ -169,10 +168,6 @@ def check_columns(source: TableSchema, target: TableSchema, *, where: str) -> No
             where=where,
             do="add it, and run `penstock setup`",
         )
-
-
-class _Hearer(Protocol):
-    def warned(self, text: str) -> None: ...
 
 
 def _ids(copies: Sequence[StoredCopy]) -> Mapping[TableName, str]:

@@ -6,7 +6,7 @@ An archive of change files and a Kafka cluster implement it; wiring picks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -19,13 +19,13 @@ from penstock.change import TableName
 from penstock.dialects.base import SetupStep
 from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, History, HistoryWording
-from penstock.pipeline.connectors import RunLock, SourceTaskAccess
-from penstock.pipeline.feed import Definitions
+from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
+from penstock.snapshot.task import SourceAccess
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
 
@@ -48,7 +48,7 @@ class Copies(Protocol):
         """
 
 
-class SinkLedger(Ledger, Definitions):
+class SinkLedger(Ledger):
     """Keeps the published position, for the one run that has acquired it; nothing says how runs fared."""
 
     def __init__(self, lock: Callable[[], RunLock]) -> None:
@@ -59,6 +59,14 @@ class SinkLedger(Ledger, Definitions):
         """
         self._take_lock = lock
         self._lock: RunLock | None = None
+
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
+        """Keep table versions."""
+        raise NotImplementedError
+
+    def instantiated(self) -> Mapping[TableName, Scn]:
+        """Return the tables whose copy is complete, and the position each was copied at."""
+        raise NotImplementedError
 
     def is_copied(self, id_: int, table: TableName) -> bool:
         """See `Copies`."""
@@ -129,7 +137,7 @@ class FeedSettings:
     """
 
     source: str
-    access: SourceTaskAccess
+    access: SourceAccess
     open_source: Callable[[], Source]
     follow_source: Callable[[], None]
     is_meant: Callable[[TableName], bool]
@@ -153,7 +161,7 @@ class Copying:
     """
 
     source: str
-    access: SourceTaskAccess
+    access: SourceAccess
     versions: Sequence[TableVersion]
     tables: Mapping[TableName, TableSchema]
     ids: Mapping[TableName, int]

@@ -10,23 +10,13 @@ from dataclasses import dataclass
 from penstock.apply.ledger import ProcessStatus
 from penstock.apply.process import Progress
 from penstock.change import TableName
-from penstock.config import PipelineConfig
 from penstock.errors import ConfigError, OperatorError
-from penstock.pipeline.connectors import SourceConnector, SwitchableFrom, SwitchableTo, TargetConnector, TargetLedger
+from penstock.pipeline.connectors import EventSource, PipelineEnds, PlainDatabase, TargetLedger
 from penstock.pipeline.transformed import untransformed
 from penstock.position import Scn
 from penstock.text import count
 
 _WHICH = "switch from capture.source trigger_queue to debezium"
-
-
-@dataclass(frozen=True)
-class SwitchPipeline:
-    """What one pipeline file says, put to work."""
-
-    config: PipelineConfig
-    source: SourceConnector
-    target: TargetConnector
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class Switched:
 
 
 def switch(
-    before: SwitchPipeline, after: SwitchPipeline, run: Callable[[], Progress], stop: threading.Event, *, wait_s: float
+    before: PipelineEnds, after: PipelineEnds, run: Callable[[], Progress], stop: threading.Event, *, wait_s: float
 ) -> Switched:
     """Apply what the former source has, and have the process go on in the other behind exactly that.
 
@@ -67,9 +57,9 @@ def switch(
     """
     _refuse_other(before, after)
     leaves, takes = untransformed(before.source), untransformed(after.source)
-    if not isinstance(leaves, SwitchableFrom):
+    if not isinstance(leaves, PlainDatabase):
         raise OperatorError("no other source can go on where this one is left", where=leaves.label, do=_WHICH)
-    if not isinstance(takes, SwitchableTo):
+    if not isinstance(takes, EventSource):
         raise OperatorError("this source cannot go on where another one is left", where=takes.label, do=_WHICH)
     with closing(before.target.ledger()) as ledger:
         ledger.refuse_second()
@@ -77,7 +67,7 @@ def switch(
         if state is None:
             what = "there is nothing to switch yet"
             raise OperatorError(what, where=before.target.label, do="run `penstock setup`, then `penstock run`")
-        if state.history.origin == takes.sink():
+        if state.history.origin == takes.place():
             return Switched(None, state.low_watermark, _untold(after, ledger))
         _refuse_errors(ledger, before)
         _refuse_unread(after, ledger)
@@ -101,7 +91,7 @@ def switch(
         return Switched(progress, taken.joined.position, _untold(after, ledger))
 
 
-def _refuse_other(before: SwitchPipeline, after: SwitchPipeline) -> None:
+def _refuse_other(before: PipelineEnds, after: PipelineEnds) -> None:
     if before.config.name != after.config.name:
         raise ConfigError(
             f"the files are of two pipelines, {before.config.name!r} and {after.config.name!r}",
@@ -116,7 +106,7 @@ def _refuse_other(before: SwitchPipeline, after: SwitchPipeline) -> None:
         raise ConfigError("the files have different targets", where=where, do="a switch changes `capture` only")
 
 
-def _refuse_errors(ledger: TargetLedger, before: SwitchPipeline) -> None:
+def _refuse_errors(ledger: TargetLedger, before: PipelineEnds) -> None:
     errors = ledger.queue_state().total
     if errors:
         raise OperatorError(
@@ -126,12 +116,12 @@ def _refuse_errors(ledger: TargetLedger, before: SwitchPipeline) -> None:
         )
 
 
-def _refuse_unread(after: SwitchPipeline, ledger: TargetLedger) -> None:
+def _refuse_unread(after: PipelineEnds, ledger: TargetLedger) -> None:
     """Have the new source say what of its events would not be read, while nothing depends on them yet."""
     for fault in after.source.plan(sorted(after.source.describe(ledger.instantiated())), ()).faults:
         raise fault
 
 
-def _untold(after: SwitchPipeline, ledger: TargetLedger) -> Sequence[TableName]:
+def _untold(after: PipelineEnds, ledger: TargetLedger) -> Sequence[TableName]:
     copied = ledger.instantiated()
     return sorted(set(copied) - set(after.source.describe(copied)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,8 +15,8 @@ from penstock.rules.stream import StreamRules
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.task import ChunkLoader, ChunkReader, ReaderAccess
-from penstock.stream import Reader, Slice, SourceAccess, TableVersion
+from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceAccess
+from penstock.stream import Reader, Slice, TableVersion
 from penstock.verify.comparer import ComparedSource, SourceReading
 
 
@@ -93,15 +93,11 @@ class TransformedReader:
         return self.rules.apply(map(self.rules.named, read) if part.has_ddl else read)
 
 
-class _Access(SourceAccess, ReaderAccess, Protocol):
-    """How tasks reach a source."""
-
-
 @dataclass(frozen=True)
 class TransformedAccess:
-    """Implements `pipeline.connectors.SourceTaskAccess`."""
+    """Implements `snapshot.task.SourceAccess`."""
 
-    inner: _Access
+    inner: SourceAccess
 
     def reader(
         self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]

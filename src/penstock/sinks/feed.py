@@ -9,8 +9,8 @@ import time
 from penstock.apply.lag import LagHistogram
 from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
-from penstock.pipeline.feed import Definitions, SourceFeed
-from penstock.pipeline.sink import FeedSettings
+from penstock.pipeline.feed import SourceFeed
+from penstock.pipeline.sink import FeedSettings, SinkLedger
 from penstock.position import Limit, Scn
 from penstock.stream import Reader, Slice
 
@@ -21,7 +21,7 @@ _ENOUGH = 100_000
 class PublishedFeed(SourceFeed):
     """The half of a feed that is about the source; a subclass publishes."""
 
-    def __init__(self, following: FeedSettings, *, definitions: Definitions, max_age_s: float) -> None:
+    def __init__(self, following: FeedSettings, *, ledger: SinkLedger, max_age_s: float) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
@@ -31,7 +31,7 @@ class PublishedFeed(SourceFeed):
             following.open_source,
             follow_source=following.follow_source,
             is_meant=following.is_meant,
-            definitions=definitions,
+            save_dictionary=ledger.save_dictionary,
             left_out=following.left_out,
         )
         self._following = following

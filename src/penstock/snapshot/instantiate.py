@@ -57,7 +57,20 @@ class HeldSnapshot:
 
 
 class CopyLedger(Protocol):
-    """What the ledger knows of copies."""
+    """The target of a copy, and what its ledger knows of copies."""
+
+    @property
+    def label(self) -> str:
+        """The target, named without secrets."""
+
+    def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
+        """Return those of the tables that hold rows."""
+
+    def clear(self, table: TableName, *, keep_rows: bool) -> None:
+        """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
+
+    def give_up_copy(self, table: TableName) -> None:
+        """Note that an unfinished copy cannot be gone on with: its snapshot becomes empty. It is cleared later."""
 
     def instantiated(self) -> Mapping[TableName, Scn]:
         """Return the tables whose copy is complete."""
@@ -91,23 +104,6 @@ class CopyOrigin(Protocol):
         """Whether rows can be put back to what they were at a snapshot, for the chunks that are still missing."""
 
 
-class CopyDestination(Protocol):
-    """The target of a copy."""
-
-    @property
-    def label(self) -> str:
-        """The target, named without secrets."""
-
-    def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
-        """Return those of the tables that hold rows."""
-
-    def clear(self, table: TableName, *, keep_rows: bool) -> None:
-        """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
-
-    def give_up_copy(self, table: TableName) -> None:
-        """Note that an unfinished copy cannot be gone on with: its snapshot becomes empty. It is cleared later."""
-
-
 class ChunkJobs(Protocol):
     """Copies chunks side by side."""
 
@@ -135,7 +131,6 @@ class Instantiator:
     def __init__(
         self,
         origin: CopyOrigin,
-        destination: CopyDestination,
         ledger: CopyLedger,
         jobs: ChunkJobs,
         listener: CopyListener,
@@ -144,7 +139,7 @@ class Instantiator:
         copies: bool = True,
         leave_out: Callable[[TableError], None] | None = None,
     ) -> None:
-        """Copy from `origin` to `destination`.
+        """Copy from `origin` to the target of `ledger`.
 
         Args:
             leave_out: Called with what is in the way of a table; the others are copied. By default none is left out.
@@ -153,7 +148,6 @@ class Instantiator:
                 What is altered later is captured after the snapshot.
         """
         self._origin = origin
-        self._destination = destination
         self._ledger = ledger
         self._jobs = jobs
         self._listener = listener
@@ -221,20 +215,20 @@ class Instantiator:
     def _ledger_forgets(self, table: TableName) -> None:
         # Changes that its snapshot would need are freed from now on. Not emptied here: it may be locked.
         if any(copy.table == table for copy in self._ledger.open_copies()):
-            self._destination.give_up_copy(table)
+            self._ledger.give_up_copy(table)
 
     def _resumes(self, copy: OpenCopy, adopted: Collection[TableName]) -> bool:
         is_given_up = not copy.snapshot
         if not is_given_up and (not copy.todo or self._origin.can_resume(copy.table, copy.snapshot)):
             return True
-        self._destination.clear(copy.table, keep_rows=copy.table in adopted)
+        self._ledger.clear(copy.table, keep_rows=copy.table in adopted)
         return False
 
     def _refuse_full(self, tables: Sequence[TableName]) -> None:
-        for table in self._destination.with_rows(tables):
+        for table in self._ledger.with_rows(tables):
             raise TableError(
                 f"table {table} holds rows that penstock did not copy",
-                where=self._destination.label,
+                where=self._ledger.label,
                 do="empty it; or have its rows compared and kept, by `penstock setup --adopt`; or take it out of"
                 " capture.tables",
                 table=(table.schema, table.name),

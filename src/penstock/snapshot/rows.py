@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.apply.target import TargetTable
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
 
@@ -68,35 +67,6 @@ class RowsAside(Protocol):
 
     def close(self) -> None:
         """Close its session."""
-
-
-class DifferenceWriter(Protocol):
-    """Writes rows that differ, inside the open transaction of a target session."""
-
-    def replace(
-        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
-    ) -> None:
-        """Delete the rows that have these keys, and insert rows; columns that only the target has keep their values.
-
-        Args:
-            gone: Key columns, of canonical text.
-            rows: Whole rows, of canonical text.
-            clears_the_way: Columns of unique keys: rows that hold such a value of one that is inserted are deleted,
-                too, where the target has no columns of its own.
-
-        Raises:
-            ApplyError: The target refuses a row.
-            SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
-        """
-
-    def delete_equal(self, table: TargetTable, columns: Sequence[str], counts: Mapping[str, int]) -> None:
-        """Delete so many of the rows whose columns have a digest."""
-
-    def load(self, table: TargetTable, rows: pa.Table) -> None:
-        """Insert rows that need no further check."""
-
-    def load_defaults(self, table: TargetTable, rows: int) -> None:
-        """Insert so many rows of which the target makes every column itself."""
 
 
 def digest_of(texts: Iterable[str | None]) -> str:

@@ -12,13 +12,15 @@ import pyarrow as pa
 from penstock.apply.apply_errors import VALUE_MALFORMED, ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetTable
+from penstock.apply.task import Target
 from penstock.change import Image, TableName
 from penstock.dialects.base import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.rows import DifferenceWriter, RowsAside
+from penstock.snapshot.rows import RowsAside
+from penstock.stream import Reader, TableVersion
 
 
 class ChunkReader(Protocol):
@@ -50,8 +52,8 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(DifferenceWriter, Protocol):
-    """What copying needs of a target session, which takes rows in bulk."""
+class ChunkLoader(Protocol):
+    """What copying needs of a target session, which takes rows in bulk and replaces those that differ."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end of the block, or roll back if it raises."""
@@ -61,6 +63,31 @@ class ChunkLoader(DifferenceWriter, Protocol):
 
     def unfit_column(self, table: TargetTable, image: Image) -> str | None:
         """Name the first column that does not take its value of `image`; None where each one does."""
+
+    def replace(
+        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
+    ) -> None:
+        """Delete the rows that have these keys, and insert rows; columns that only the target has keep their values.
+
+        Args:
+            gone: Key columns, of canonical text.
+            rows: Whole rows, of canonical text.
+            clears_the_way: Columns of unique keys: rows that hold such a value of one that is inserted are deleted,
+                too, where the target has no columns of its own.
+
+        Raises:
+            ApplyError: The target refuses a row.
+            SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
+        """
+
+    def delete_equal(self, table: TargetTable, columns: Sequence[str], counts: Mapping[str, int]) -> None:
+        """Delete so many of the rows whose columns have a digest."""
+
+    def load(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows that need no further check."""
+
+    def load_defaults(self, table: TargetTable, rows: int) -> None:
+        """Insert so many rows of which the target makes every column itself."""
 
     @property
     def raw_form(self) -> str:
@@ -85,15 +112,23 @@ class ChunkLoader(DifferenceWriter, Protocol):
         """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
 
 
-class ReaderAccess(Protocol):
-    """How a task reaches the source of a copy."""
+class SourceAccess(Protocol):
+    """How a task reaches the source: its changes, and the rows of a first copy. It travels to tasks."""
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> Reader:
+        """Return a reader of what is of the tables that it follows, by their names or those of their roots.
+
+        Args:
+            source: What the column of that name says.
+            tables: Every version that a change may name.
+        """
 
     def chunk_reader(self, source: CopySource) -> ChunkReader:
         """Return a reader; it travels no further."""
 
 
-class LoaderAccess(Protocol):
-    """How a task reaches the target of a copy."""
+class TargetAccess(Target, Protocol):
+    """How a task reaches the target: to apply changes, and to copy."""
 
     def loader(self, epoch: int) -> ChunkLoader:
         """Return this worker's session for a run of the process."""
@@ -110,8 +145,8 @@ class CopyContext:
 
     process: str
     epoch: int
-    source: ReaderAccess
-    target: LoaderAccess
+    source: SourceAccess
+    target: TargetAccess
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]
     adopted: Collection[TableName] = ()

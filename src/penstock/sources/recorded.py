@@ -26,10 +26,10 @@ from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
-from penstock.snapshot.task import ChunkLoader, ChunkReader
+from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceAccess
 from penstock.sources.change_files.span import Bound
 from penstock.sources.declared_tables import DeclaredTables
-from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, StoredCopy, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, StoredCopy, TableVersion
 from penstock.text import count
 from penstock.values import encode_image
 
@@ -425,7 +425,7 @@ class RecordedReader:
 
 @dataclass(frozen=True)
 class RecordedAccess:
-    """Implements `pipeline.connectors.SourceTaskAccess`."""
+    """Implements `snapshot.task.SourceAccess`."""
 
     recording: ReadableRecording
 

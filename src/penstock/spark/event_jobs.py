@@ -8,7 +8,7 @@ from typing import TypeAlias
 from pyspark import Broadcast
 
 from penstock.sinks.events.task import CopyWork, EventTask, Published
-from penstock.snapshot.task import ReaderAccess
+from penstock.snapshot.task import SourceAccess
 from penstock.spark.job import at_workers, broadcast, for_each
 from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
@@ -49,7 +49,7 @@ class EventJobs:
         return published
 
 
-def copy_chunks(spark: Spark, task: EventTask, access: ReaderAccess, work: Sequence[CopyWork], token: str) -> Published:
+def copy_chunks(spark: Spark, task: EventTask, access: SourceAccess, work: Sequence[CopyWork], token: str) -> Published:
     """Publish chunks of a copy, one after the other; raises as `EventTask.copy` does."""
     with at_workers(spark, (task, access)) as shared:
 

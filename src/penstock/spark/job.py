@@ -42,7 +42,8 @@ from penstock.snapshot.task import CopyContext, copy_chunks
 from penstock.spark.schemas import PACKED
 from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
-from penstock.verify.compare import CompareContext, RangeResult
+from penstock.verify.compare import CompareContext
+from penstock.verify.comparer import RangeResult
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

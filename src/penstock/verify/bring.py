@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 
 from penstock.apply.target import TargetTable
 from penstock.snapshot.chunk import Chunk, Range
-from penstock.snapshot.rows import DifferenceWriter, TableRows
+from penstock.snapshot.rows import TableRows
+from penstock.snapshot.task import ChunkLoader
 from penstock.verify.ranges import Look, look, names_of_rows, wanted_rows
 
 
 def bring(
-    writer: DifferenceWriter, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
+    writer: ChunkLoader, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
 ) -> Look:
     """Compare a range, and write what differs, inside the open transaction of `writer`.
 
@@ -32,7 +33,7 @@ def bring(
         What differed before.
 
     Raises:
-        ApplyError, SpeculationError: As `DifferenceWriter.replace`.
+        ApplyError, SpeculationError: As `ChunkLoader.replace`.
     """
     found = look(origin, there, compared)
     if not found.differences:
@@ -87,9 +88,7 @@ def _surplus(found: Look) -> dict[str, int]:
     return {str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "extra"}
 
 
-def _bring_counts(
-    writer: DifferenceWriter, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named
-) -> None:
+def _bring_counts(writer: ChunkLoader, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named) -> None:
     """The same where rows have no key: so many of each.
 
     Args:

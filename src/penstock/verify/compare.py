@@ -13,18 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from penstock.change import Image, TableName
+from penstock.change import TableName
 from penstock.dialects.base import NotCompared
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range, bundles
-from penstock.text import are
+from penstock.verify.comparer import Comparer, RangeResult
+from penstock.verify.ranges import Difference
 
 Work = TypeVar("Work")
-
-MOST_KEYS = 100
-"""Keys named for each range; all differences are counted."""
 
 _WAIT_S = 30
 """How long to wait for the consistency point before looking again at what differed."""
@@ -32,29 +30,6 @@ _WAIT_S = 30
 
 _FEW_BYTES = 64 * 1024 * 1024
 """So little is compared before Spark would have started."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A row that is not the same on both sides.
-
-    Attributes:
-        kind: `missing` at the target, `extra` at the target, or `different`.
-        key: Its key; a digest of the row where the table has none.
-    """
-
-    kind: str
-    key: Image
-
-
-@dataclass(frozen=True)
-class RangeResult:
-    """How one range of a table compares."""
-
-    chunk: Chunk
-    rows: int
-    differing: int
-    differences: Sequence[Difference]
 
 
 @dataclass
@@ -105,45 +80,20 @@ class VerifyResult:
 class CompareContext:
     """What is the same for all ranges."""
 
-    comparer: RangeComparer
+    comparer: Comparer
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TableSchema]
 
     def compare(self, chunks: Sequence[Chunk]) -> list[RangeResult]:
-        """Compare ranges, all at one position; raises as `RangeComparer` does."""
+        """Compare ranges, all at one position; raises as `Comparer` does."""
         return self.comparer.compare([self._range(chunk) for chunk in chunks])
 
     def repair(self, chunk: Chunk) -> RangeResult:
-        """Bring what differs in a range; raises as `RangeComparer` does."""
+        """Bring what differs in a range; raises as `Comparer` does."""
         return self.comparer.repair(self._range(chunk))
 
     def _range(self, chunk: Chunk) -> Range:
         return Range(self.source_tables[chunk.table], self.target_tables[chunk.table], chunk)
-
-
-class RangeComparer(Protocol):
-    """Compares ranges in both databases, inside a task, and brings what differs."""
-
-    def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Compare the rows of ranges, all at one position.
-
-        Raises:
-            RetryableError: The source cannot tell how it was at that position; a moment later it can.
-        """
-
-    def repair(self, compared: Range) -> RangeResult:
-        """Bring the rows of a range that differ, in one target transaction beside which none is applied.
-
-        They become what they were at the source at the position that the target is at, so whatever is applied
-        afterwards meets the rows it expects. A row keeps what it has in columns that only the target has.
-
-        Returns:
-            What differed.
-
-        Raises:
-            RetryableError: As `compare`.
-            OperatorError: The target refuses a row.
-        """
 
 
 class RangeJobs(Protocol):
@@ -179,8 +129,8 @@ class LocalJobs:
         return [self._context.repair(chunk) for chunk in chunks]
 
 
-class CompareListener(Protocol):
-    """Hears how a comparison goes."""
+class VerifyListener(Protocol):
+    """Hears how a comparison goes, and what keeps it waiting."""
 
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
@@ -188,11 +138,14 @@ class CompareListener(Protocol):
     def repaired(self, ranges: int, of: int) -> None:
         """So many ranges are the same now, out of so many that were not."""
 
+    def warned(self, text: str) -> None:
+        """Something a person should know, though it stops nothing."""
+
 
 def verify(
     chunks: Sequence[Chunk],
     jobs: RangeJobs,
-    listener: CompareListener,
+    listener: VerifyListener,
     *,
     consistency_point: Callable[[], Scn],
     tick: Callable[[], Scn],
@@ -240,7 +193,7 @@ def are_few(chunks: Sequence[Chunk]) -> bool:
 
 
 def _compare(
-    chunks: Sequence[Chunk], jobs: RangeJobs, listener: CompareListener, is_running: Callable[[], bool]
+    chunks: Sequence[Chunk], jobs: RangeJobs, listener: VerifyListener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
     work, step = bundles(chunks), jobs.at_once
@@ -251,7 +204,7 @@ def _compare(
 
 
 def _repair(
-    chunks: Sequence[Chunk], jobs: RangeJobs, listener: CompareListener, is_running: Callable[[], bool]
+    chunks: Sequence[Chunk], jobs: RangeJobs, listener: VerifyListener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
     for chunk in chunks:
@@ -286,10 +239,3 @@ def _await(upto: Scn, consistency_point: Callable[[], Scn], is_running: Callable
     deadline = time.monotonic() + _WAIT_S
     while is_running() and consistency_point() < upto and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def not_copied(tables: Sequence[TableName]) -> OperatorError:
-    """The error for tables that cannot be compared yet."""
-    names = ", ".join(map(str, tables))
-    which = "it" if len(tables) == 1 else "them"
-    return OperatorError(f"{names} {are(len(tables))} not copied yet", do=f"let `penstock run` copy {which} first")

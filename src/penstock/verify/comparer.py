@@ -12,11 +12,15 @@ from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Range
-from penstock.snapshot.rows import DifferenceWriter, TableRows
+from penstock.snapshot.chunk import Chunk, Range
+from penstock.snapshot.rows import TableRows
+from penstock.snapshot.task import ChunkLoader
+from penstock.text import are
 from penstock.verify.bring import bring
-from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
-from penstock.verify.ranges import Look, at_target, look
+from penstock.verify.ranges import Difference, Look, at_target, look
+
+MOST_KEYS = 100
+"""Keys named for each range; all differences are counted."""
 
 _LOCK_TIMEOUT_MS = 2_000
 """How long a repair may wait for another session's lock, while apply waits for the repair."""
@@ -77,7 +81,7 @@ class Repair(TargetReading, Protocol):
     """The same in a transaction beside which nothing is applied."""
 
     @property
-    def writer(self) -> DifferenceWriter:
+    def writer(self) -> ChunkLoader:
         """What writes in that transaction."""
 
     def note_brought(self, table: TableName) -> None:
@@ -102,21 +106,46 @@ class ComparedTarget(Protocol):
 
 
 @dataclass(frozen=True)
+class RangeResult:
+    """How one range of a table compares."""
+
+    chunk: Chunk
+    rows: int
+    differing: int
+    differences: Sequence[Difference]
+
+
+@dataclass(frozen=True)
 class Comparer:
-    """Implements `verify.compare.RangeComparer` between any source and any target."""
+    """Compares ranges between any source and any target, inside a task, and brings what differs."""
 
     source: ComparedSource
     target: ComparedTarget
 
     def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Compare the rows of ranges, at what the target says is applied; all of them at one position."""
+        """Compare the rows of ranges, at what the target says is applied; all of them at one position.
+
+        Raises:
+            RetryableError: The source cannot tell how it was at that position; a moment later it can.
+        """
         with self.target.reading("verify") as there, self.source.reading("verify", lock_timeout_ms=None) as origin:
             held = there.held()
             origin.begin(held)
             return [self._compare(origin, there, compared, held) for compared in ranges]
 
     def repair(self, compared: Range) -> RangeResult:
-        """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
+        """Bring the rows of a range that differ, in one target transaction beside which none is applied.
+
+        They become what they were at the source at the position that the target is at, so whatever is applied
+        afterwards meets the rows it expects. A row keeps what it has in columns that only the target has.
+
+        Returns:
+            What differed.
+
+        Raises:
+            RetryableError: As `compare`.
+            OperatorError: The target refuses a row.
+        """
         try:
             with (
                 self.source.reading("repair", lock_timeout_ms=_LOCK_TIMEOUT_MS) as origin,
@@ -146,6 +175,13 @@ class Comparer:
         if meant.shape.primary_key is None:
             repair.note_brought(meant.target.name)
         return _result(found, compared)
+
+
+def not_copied(tables: Sequence[TableName]) -> OperatorError:
+    """The error for tables that cannot be compared yet."""
+    names = ", ".join(map(str, tables))
+    which = "it" if len(tables) == 1 else "them"
+    return OperatorError(f"{names} {are(len(tables))} not copied yet", do=f"let `penstock run` copy {which} first")
 
 
 def _as_of(origin: SourceReading, compared: Range, held: Held) -> TableRows:

@@ -13,7 +13,19 @@ from penstock.change import Image
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.rows import TableRows, checksum_of
-from penstock.verify.compare import Difference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that is not the same on both sides.
+
+    Attributes:
+        kind: `missing` at the target, `extra` at the target, or `different`.
+        key: Its key; a digest of the row where the table has none.
+    """
+
+    kind: str
+    key: Image
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class ArchiveFeed(PublishedFeed):
             writer: Makes, for an epoch, the writer that tasks of its run use.
             max_age_s: See `PublishedFeed`.
         """
-        super().__init__(following, definitions=ledger, max_age_s=max_age_s)
+        super().__init__(following, ledger=ledger, max_age_s=max_age_s)
         self._spark = spark
         self._ledger = ledger
         self._writer = writer

@@ -19,7 +19,7 @@ from penstock.schema import TableSchema
 from penstock.sinks.archive.files import FileWriter, WrittenFiles
 from penstock.sinks.reading import in_commit_order, read_rows
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.task import ReaderAccess, about
+from penstock.snapshot.task import SourceAccess, about
 from penstock.stream import Reader, Slice
 
 _WINDOW_CHANGES = 100_000
@@ -47,7 +47,7 @@ class CopyTask:
     """
 
     source_name: str
-    access: ReaderAccess
+    access: SourceAccess
     tables: Mapping[TableName, TableSchema]
     position: Scn
     writer: FileWriter

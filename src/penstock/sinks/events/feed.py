@@ -37,7 +37,7 @@ class EventFeed(PublishedFeed):
         on_bad_value: OnBadValue,
     ) -> None:
         """Prepare; nothing is opened yet. See `PublishedFeed` for the rest."""
-        super().__init__(following, definitions=ledger, max_age_s=max_age_s)
+        super().__init__(following, ledger=ledger, max_age_s=max_age_s)
         self._spark = spark
         self._ledger = ledger
         self._log = log

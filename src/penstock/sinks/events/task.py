@@ -22,7 +22,7 @@ from penstock.sinks.events.put_aside import OnBadValue, PutAside
 from penstock.sinks.events.state import OpenPublishedCopy, PublishedState, StateEntry
 from penstock.sinks.reading import in_commit_order, read_rows
 from penstock.snapshot.chunk import CopySource
-from penstock.snapshot.task import ChunkReader, ReaderAccess, about
+from penstock.snapshot.task import ChunkReader, SourceAccess, about
 from penstock.stream import Reader, Slice
 
 _AT_ONCE_CHANGES = 20_000
@@ -153,7 +153,7 @@ class EventTask:
             )
         return published_state.putting_aside(aside)
 
-    def copy(self, work: Sequence[CopyWork], access: ReaderAccess, token: str) -> Published:
+    def copy(self, work: Sequence[CopyWork], access: SourceAccess, token: str) -> Published:
         """Publish the rows of chunks that were not published yet, a Kafka transaction for each piece of work.
 
         All pieces are of one copy, and as of one moment. Raises as `publish` does.

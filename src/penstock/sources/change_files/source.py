@@ -22,11 +22,11 @@ from penstock.history import CaptureOrigin, ConsumerState, History, Joined, Sour
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource
-from penstock.snapshot.task import ReaderAccess
+from penstock.snapshot.task import SourceAccess
 from penstock.sources.change_files.copy import CopyReader
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader, eras_of
 from penstock.storage import Storage
-from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Source, SourceAccess, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Source, TableVersion
 
 _MOST_RECORDS = 1_000
 """A slice is not of more: each costs a file that has to be opened."""
@@ -270,5 +270,4 @@ def _slice_of(records: Sequence[ArchiveRecord], after: Scn) -> ArchiveSlice:
 
 _: type[Source] = ChangeFiles
 __: type[SourceAccess] = ChangeFilesAccess
-___: type[ReaderAccess] = ChangeFilesAccess
-____: type[Reader] = FileReader
+___: type[Reader] = FileReader

@@ -230,7 +230,7 @@ class DebeziumConnector:
             return source.origin
 
     def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
-        """Find the point where another reader of the same database was left; see `pipeline.connectors.SwitchableTo`."""
+        """Find the point where another reader of the same database was left; see `pipeline.connectors.EventSource`."""
         transactions = self._layout.transactions
         point = find_point(self._log, self._tables, transactions, left, wait_s=wait_s)
         needed = first_needed(self._log, self._tables, transactions, left)

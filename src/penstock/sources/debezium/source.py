@@ -17,6 +17,7 @@ from penstock.formats.debezium.decode import DecodeSettings
 from penstock.history import CaptureOrigin, ConsumerState, History, HistoryError, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
+from penstock.snapshot.task import SourceAccess
 from penstock.sources.debezium.assembly import Known
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.history import Proof
@@ -24,7 +25,7 @@ from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, Re
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
-from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, TableVersion
 
 _COMMIT_EVERY_S = 5.0
 _LOOK_AT_TOPICS_S = 5.0
@@ -303,7 +304,7 @@ def _copied(history: History) -> Mapping[Partition, int]:
 
 @dataclass(frozen=True)
 class DebeziumAccess:
-    """Implements `pipeline.connectors.SourceTaskAccess`.
+    """Implements `snapshot.task.SourceAccess`.
 
     Attributes:
         skips: Records that are no events are passed over.

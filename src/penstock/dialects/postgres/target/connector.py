@@ -9,7 +9,7 @@ import psycopg
 from penstock.apply.handlers.statement import Statement
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import DatabasePlan, MissingPart, NativeForm, NotCompared
+from penstock.dialects.base import DatabasePlan, MissingPart, NativeForm, NotCompared, SourceTables
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.catalog import list_tables, read_tables
 from penstock.dialects.postgres.connector import LOCK_WAIT, PostgresConnector
@@ -67,26 +67,23 @@ class PostgresTargetConnector(PostgresConnector):
 
     def plan(
         self,
-        blueprint: NativeForm | None,
-        source: Mapping[TableName, TableSchema],
-        replaced: Sequence[TableName],
+        tables: SourceTables,
         *,
         adopt: bool,
         keeps: bool,
-        post_data: NativeForm | None = None,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
-        exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
+        source, exact, post_data = tables.described, tables.blueprint, tables.post_data
         with self._connection("read the catalogue") as connection:
             return setup.plan_target(
                 connection,
                 self._url,
                 process=self._pipeline,
-                blueprint=exact,
+                blueprint=exact if isinstance(exact, Blueprint) else blueprint_of(source.values()),
                 source=source,
-                replaced=replaced,
+                replaced=tables.replaced,
                 adopt=adopt,
                 keeps=keeps,
                 post_data=post_data if isinstance(post_data, PostData) else None,
