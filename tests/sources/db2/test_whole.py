@@ -180,6 +180,24 @@ def test_what_was_open_where_the_log_begins_is_known_by_any_record_of_it(
     assert found[0][3].startswith("transaction 000000000002 was open already where the log begins (")
 
 
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+@pytest.mark.parametrize("is_later", [True, False], ids=["in a later process", "in the same one"])
+def test_a_log_begins_with_the_first_file_that_holds_something(tmp_path: Path, is_raw: bool, is_later: bool) -> None:
+    log = three(is_raw=is_raw)
+    source = folder(tmp_path, log, [])
+    assert told(source) == []
+    (tmp_path / "000000002.db2log").write_bytes(b"".join(log.records[1:]))
+
+    found = told(folder(tmp_path, log, [], log.records[1:]) if is_later else source)
+
+    assert [(txn, op) for txn, _, op, _ in found] == [
+        ("1", "insert"),
+        ("1", "insert"),
+        ("2", "gap"),
+        ("3", "insert"),
+    ]
+
+
 def test_a_transaction_that_only_commits_where_a_filtered_log_begins_is_put_aside(tmp_path: Path) -> None:
     log = three(is_raw=False)
 

@@ -200,6 +200,8 @@ class Buffers:
                 # Of chains that replay tells less: some have no record for readers yet, others began before it.
                 if before.chains is not None:
                     self._gatherer.chains.resume(before.chains)
+        # Not known yet while no file held anything.
+        self._gatherer.chains.beginning = self._beginning()
         resolver, rows, last = RowResolver(self.catalog), [], before.last if before else Lri(-1, -1)
         part = self._part(number, numbers[number], self._gatherer)
         records = list(part.records)
@@ -291,8 +293,9 @@ class Buffers:
     def _beginning(self) -> LogBeginning | None:
         """Where the log begins; None where that is not told."""
         if self._begins is None:
-            name = self._numbers().get(1)
-            first = None if name is None else next(self._read(1, name), None)
+            # A file may hold nothing.
+            found = (next(self._read(number, name), None) for number, name in sorted(self._numbers().items()))
+            first = next((record for record in found if record is not None), None)
             if first is None:
                 return None
             self._begins = (None if first.lso is None else LogBeginning(first.stream, first.lso),)
