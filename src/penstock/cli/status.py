@@ -31,7 +31,7 @@ def status(
         bool,
         typer.Option("--watch", help="Repeat every two seconds, until Ctrl-C; with --json one object a line."),
     ] = False,
-    detail: Annotated[bool, typer.Option("--detail", help="Also show apply workers, tables and parameters.")] = False,
+    detail: Annotated[bool, typer.Option("--detail", help="Also show apply servers, tables and parameters.")] = False,
     check: Annotated[
         bool,
         typer.Option(
