@@ -13,7 +13,7 @@ app = typer.Typer(help="See and set how changes are applied, and stop the run th
 
 @app.command()
 def show(file: FileOption = None, json: JsonOption = False) -> None:
-    """Show every parameter: its value, and whether it was set or is that of the pipeline file."""
+    """Show every parameter: its value, and whether it was set or comes from the pipeline file."""
     pipeline = open_applying(file)
     values, were_set = pipeline.parameters().texts(), pipeline.parameters_set()
     rows = [(name, value, "set" if name in were_set else "file") for name, value in values.items()]
@@ -25,14 +25,16 @@ def show(file: FileOption = None, json: JsonOption = False) -> None:
 
 @app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `penstock apply show` lists it; in any case.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A name that `penstock apply show` lists; case-insensitive.")
+    ],
     value: Annotated[
-        str | None, typer.Argument(metavar="[VALUE]", help="Without one, what the pipeline file says holds again.")
+        str | None, typer.Argument(metavar="[VALUE]", help="Without a value, the pipeline file's applies again.")
     ] = None,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set a parameter, before what the pipeline file says; a run takes it up with its next batch."""
+    """Set a parameter, overriding the pipeline file; a run adopts it with its next batch."""
     pipeline = open_applying(file)
     pipeline.set_parameter(name, value)
     now = pipeline.parameters().texts()[name.lower()]
@@ -45,13 +47,13 @@ def set_(
 @app.command()
 def stop(
     force: Annotated[
-        bool, typer.Option("--force", help="At once: what is just being applied is rolled back, and applied next time.")
+        bool, typer.Option("--force", help="Stop at once: roll back the work in progress, which the next run applies.")
     ] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the run to end.")] = 60,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="How many seconds to wait for the run to end.")] = 60,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Have the run of this pipeline stop, wherever it is at work; what it has begun is finished first."""
+    """Stop this pipeline's run, on whichever machine it is; it first finishes what it has begun."""
     state = open_applying(file).stop_run(force=force, wait_s=wait_s)
     if json:
         print_json({"low_watermark": state.low_watermark, "high_watermark": state.high_watermark})

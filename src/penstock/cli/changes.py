@@ -25,7 +25,7 @@ def changes(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", metavar=_POSITION, help="The last transaction.")] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="PATTERN", help="Only these tables; may be repeated.")
+        list[str] | None, typer.Option("--table", metavar="PATTERN", help="Only tables that match; repeatable.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -24,23 +24,25 @@ _MOST = 100
 def conflicts(
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="PATTERN", help="Of such a table, schema.table; repeatable."),
+        typer.Option("--table", metavar="PATTERN", help="Only of tables like schema.table; repeatable."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help=f"Resolved then or later: {TIME}")
+        str | None, typer.Option("--since", metavar="TIME", help=f"Resolved at this time or later: {TIME}")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Resolved then or earlier.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Resolved at this time or earlier.")
+    ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="By this method, such as maximum; repeatable.")
+        list[str] | None, typer.Option("--method", help="Only by this method, such as maximum; repeatable.")
     ] = None,
     outcome: Annotated[
         list[str] | None, typer.Option("--outcome", help="applied, discarded, merged or recorded; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = _MOST,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number to list.")] = _MOST,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the conflicts that were resolved, the newest first."""
+    """List resolved conflicts, newest first."""
     from penstock.apply.conflict_log import ConflictFilter
     from penstock.cli.error_view import named
     from penstock.patterns import TablePattern

@@ -29,14 +29,10 @@ FileOption = Annotated[
 ]
 MasterOption = Annotated[
     str | None,
-    typer.Option(
-        "--master", metavar="URL", help="The Spark cluster to use, whatever the file says: spark://host:7077."
-    ),
+    typer.Option("--master", metavar="URL", help="The Spark cluster to use, overriding the file: spark://host:7077."),
 ]
-DetailOption = Annotated[
-    bool, typer.Option("--detail", help="Print the SQL that brings each thing which the copy lacks.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value; see docs/cli.md.")]
+DetailOption = Annotated[bool, typer.Option("--detail", help="Print the SQL that creates each thing the copy lacks.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value; see docs/cli.md.")]
 
 out = Console(soft_wrap=True, highlight=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)

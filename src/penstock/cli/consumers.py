@@ -13,12 +13,12 @@ from penstock.text import count, were
 if TYPE_CHECKING:
     from penstock.history import ConsumerState
 
-app = typer.Typer(help="See who the log at the source is kept for, and remove who will not come back.")
+app = typer.Typer(help="See the consumers of the source's log, and remove those that will not return.")
 
 
 @app.callback(invoke_without_command=True)
 def list_(context: typer.Context, file: FileOption = None, json: JsonOption = False) -> None:
-    """List the readers that the log at the source is kept for, the one that is furthest behind first."""
+    """List the consumers for which the source keeps its log, the one furthest behind first."""
     if context.invoked_subcommand is not None:
         return
     found = open_file(file).consumers()
@@ -46,11 +46,11 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, or its id where several have that name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, or its id if several have that name.")],
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Keep the log no more for a reader that will not come back; if it does, it may need a new first copy."""
+    """Stop keeping the log for a consumer that will not return; if it does, it may need a new first copy."""
     removed = open_file(file).remove_consumer(name)
     if json:
         print_json({"removed": _plain(removed)})

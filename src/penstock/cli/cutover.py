@@ -32,7 +32,7 @@ def cutover(
         bool,
         typer.Option(
             "--lock",
-            help="Keep whatever would write to the captured tables waiting until the end, by a lock at the source.",
+            help="Lock the captured tables at the source, so that writers wait until the end.",
         ),
     ] = False,
     wait: Annotated[
@@ -41,18 +41,18 @@ def cutover(
             "--wait",
             metavar="SECONDS",
             min=0,
-            help="How long to wait for transactions that are open at the source, and for a run to apply what is there.",
+            help="How long to wait for open transactions at the source, and for a run to apply the rest.",
         ),
     ] = 60,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is missing; wait for, and change, nothing.")
+        bool, typer.Option("--dry-run", help="Report what is missing; wait for nothing, and change nothing.")
     ] = False,
     detail: DetailOption = False,
     master: MasterOption = None,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Make the copy ready to be written to: apply the last change, compare, move sequences, make what it lacks.
+    """Prepare the copy to be written to: apply the last change, compare, move sequences, create what it lacks.
 
     Stop the application first, or keep it waiting by --lock. Where anything differs, nothing is changed, and the exit
     code is 1. Cutting over again does what is still missing.

@@ -20,7 +20,7 @@ def db2_collect(
         typer.Option("--connection", envvar="DB2_CONNECTION", help="DSN=... or DATABASE=...;UID=...;PWD=..."),
     ],
     library: Annotated[str, typer.Option("--library", help="IBM's client library.")] = "libdb2.so.1",
-    buffer_mib: Annotated[int, typer.Option("--buffer-mib", min=1, max=1024, help="Most of the log in a file.")] = 16,
+    buffer_mib: Annotated[int, typer.Option("--buffer-mib", min=1, max=1024, help="The maximum size of a file.")] = 16,
     until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the end of the log.")] = False,
     poll_s: Annotated[float, typer.Option("--poll", min=0.1, help="Seconds to wait at the end of the log.")] = 1.0,
 ) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.sources.debezium.log import RecordLog
     from penstock.sources.debezium.sample import Sample
 
-app = typer.Typer(help="Show what others have written, as changes.", no_args_is_help=True)
+app = typer.Typer(help="Show data written by other products as changes.", no_args_is_help=True)
 app.command("db2-log")(db2_log)
 
 _FORM = "{topic, partition, key, value, headers}"
@@ -69,14 +69,15 @@ def debezium(
         typer.Option("--from", metavar="OFFSET", help="The first offset of each partition; -N: the last N records."),
     ] = None,
     end: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", help="The offset behind the last one of each partition.")
+        int | None, typer.Option("--to", metavar="OFFSET", help="The offset after the last one of each partition.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Most records of each partition, or lines of each file.")
+        int,
+        typer.Option("--limit", min=1, help="The maximum number of records of each partition, or lines of each file."),
     ] = 100_000,
     json: JsonOption = False,
 ) -> None:
-    """Print Debezium events as changes, transaction by transaction in commit order, and name what is odd.
+    """Print Debezium events as changes, transaction by transaction in commit order, and name oddities.
 
     Row values are printed, too. Nothing is followed, and no offset is committed.
     """
@@ -97,9 +98,10 @@ def debezium(
 def event_log(
     file: FileOption = None,
     form: Annotated[
-        Literal["xds", "changes"], typer.Option("--format", help="An XDS document, or the changes that apply takes.")
+        Literal["xds", "changes"],
+        typer.Option("--format", help="An XDS document, or the changes that would be applied."),
     ] = "xds",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most rows of the log.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The maximum number of rows of the log.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Print what the next poll of the pipeline's event log would find, and which rows it could not use.

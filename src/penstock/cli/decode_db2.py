@@ -31,8 +31,10 @@ def db2_log(
     catalog: Annotated[
         Path, typer.Option("--catalog", metavar="FILE.json", help="The tables, and how the log was read.")
     ],
-    show: Annotated[Show, typer.Option("--show", help="Print every record, or what was committed.")] = Show.CHANGES,
-    with_hex: Annotated[bool, typer.Option("--hex", help="Of each record, print its bytes, too.")] = False,
+    show: Annotated[
+        Show, typer.Option("--show", help="Print every record, or only what was committed.")
+    ] = Show.CHANGES,
+    with_hex: Annotated[bool, typer.Option("--hex", help="Also print the bytes of each record.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Print buffers of Db2's log; of changes, row values are printed, too. An update that appends to a LOB says so."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    seconds: Annotated[int, typer.Option(min=5, help="How long pgbench works.")] = 20, json: JsonOption = False
+    seconds: Annotated[int, typer.Option(min=5, help="How many seconds pgbench works.")] = 20, json: JsonOption = False
 ) -> None:
     """Copy pgbench's tables between two embedded PostgreSQL servers and follow, with one failure on purpose."""
     from penstock.demo.story import play

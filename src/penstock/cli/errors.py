@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.published_queue import PublishedQueue
 
 app = typer.Typer(
-    help="See, mend, retry and delete the transactions that could not be applied, or published.", no_args_is_help=True
+    help="See, edit, retry and delete the transactions that could not be applied, or published.", no_args_is_help=True
 )
 
 _NOTHING_THERE = "the error queue is empty"
@@ -50,23 +50,28 @@ IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID)
 AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
 TableOption = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="PATTERN", help="Entries that change such a table, as schema.table; repeatable."),
+    typer.Option("--table", metavar="PATTERN", help="Entries that change a table like schema.table; repeatable."),
 ]
 ErrorOption = Annotated[
     list[str] | None,
     typer.Option("--error", metavar="NUMBER", help="Entries with this error number or SQLSTATE; repeatable."),
 ]
-SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help=f"Failed first then or later: {TIME}")]
-UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Failed first then or earlier.")]
-TextOption = Annotated[str, typer.Option("--text", help="Entries whose error message holds this text.")]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help=f"First failed at this time or later: {TIME}")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="First failed at this time or earlier.")
+]
+TextOption = Annotated[str, typer.Option("--text", help="Entries whose error message contains this text.")]
 AsMeOption = Annotated[
-    bool, typer.Option("--as-me", help="Use the rights of the connection's user, not of who could not apply it.")
+    bool,
+    typer.Option("--as-me", help="Use the rights of the connection's user, not of the role that failed to apply it."),
 ]
 RoleOption = Annotated[str | None, typer.Option("--role", help="Use the rights of this role at the target.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Try it, roll it back, and say what came of it.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Try it, roll it back, and report the outcome.")]
 WithOption = Annotated[
     str | None,
-    typer.Option("--with", metavar="MODULE:FUNCTION", help="Have your own function mend each change; see docs/cli.md."),
+    typer.Option("--with", metavar="MODULE:FUNCTION", help="Edit each change with your own function; see docs/cli.md."),
 ]
 
 
@@ -79,11 +84,9 @@ def list_(
     text: TextOption = "",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help=f"How many at most; {_SHOWN} if not said, with --json all."),
+        typer.Option("--limit", min=1, help=f"The maximum number to list; {_SHOWN} by default, all with --json."),
     ] = None,
-    in_short: Annotated[
-        bool, typer.Option("--summary", help="Only how many there are of each error, table and operation.")
-    ] = False,
+    in_short: Annotated[bool, typer.Option("--summary", help="Only count them by error, table and operation.")] = False,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -141,7 +144,7 @@ def list_(
 
 @app.command()
 def show(entry_id: IdArgument, file: FileOption = None, json: JsonOption = False) -> None:
-    """Show one transaction whole: which change failed and why, and each change beside the row at the target now."""
+    """Show one transaction: which change failed and why, and each change beside the row at the target now."""
     from penstock.cli.error_view import print_entry, shown_as_json
 
     pipeline = open_file(file)
@@ -158,7 +161,7 @@ def retry(
     since: SinceOption = None,
     until: UntilOption = None,
     text: TextOption = "",
-    go_on: Annotated[bool, typer.Option("--go-on", help="Go on behind one that fails again.")] = False,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Continue after one that fails again.")] = False,
     mending: WithOption = None,
     as_me: AsMeOption = False,
     role: RoleOption = None,
@@ -197,11 +200,9 @@ def edit(
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Take a column out of the change; repeatable."),
+        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Remove a column from the change; repeatable."),
     ] = None,
-    skip: Annotated[
-        list[int] | None, typer.Option("--skip", metavar="N", help="Leave a change out; repeatable.")
-    ] = None,
+    skip: Annotated[list[int] | None, typer.Option("--skip", metavar="N", help="Skip a change; repeatable.")] = None,
     form: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="JSON as `show --json` prints it, edited; - reads it.")
     ] = None,
@@ -285,11 +286,11 @@ def delete(
 @app.command()
 def history(
     entry_id: Annotated[str | None, typer.Argument(metavar="ID", help=f"Only of one entry. {_ID}")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, the last ones.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number to list: the last ones.")] = 100,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what people did with the error queue: who, when, what, and what came of it."""
+    """List what people did with the error queue: who, when, what, and the outcome."""
     actions = open_file(file).errors().history(entry_id, most=limit)
     if json:
         print_json([asdict(action) for action in actions])

@@ -23,8 +23,8 @@ AdoptOption = Annotated[
     bool,
     typer.Option(
         "--adopt",
-        help="Take over target tables that hold rows, such as those of a restored dump of the source: the first copy"
-        " compares the rows, and writes those that differ.",
+        help="Accept target tables that already hold rows, such as those of a restored dump of the source: the first"
+        " copy compares the rows, and writes those that differ.",
     ),
 ]
 
@@ -38,7 +38,7 @@ def plan(
     detail: DetailOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what setup would do, and what is in its way. Changes nothing."""
+    """Show what setup would do, and every obstacle. Changes nothing."""
     found = open_file(file).plan(adopt=adopt)
     if print_sql:
         say(found.sql())

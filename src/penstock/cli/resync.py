@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 def resync(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLE...", help="Tables, or patterns like schema.table, to bring up to the source."),
+        typer.Argument(metavar="TABLE...", help="Tables, or patterns like schema.table, to make equal to the source."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="A new first copy of every table, by the next run.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Let the next run make a new first copy of every table.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, as `penstock verify` does; change nothing.")
     ] = False,
@@ -30,7 +32,7 @@ def resync(
     master: MasterOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring tables to what they are at the source.
+    """Make tables equal to the source.
 
     TABLE: compared row by row; the rows that differ are written to the target as the source has them, range by range,
     while everything else flows. It works beside `penstock run`, and without.

@@ -37,7 +37,7 @@ TABLES_LEFT_OUT = 3
 
 LogFormatOption = Annotated[
     LogFormat,
-    typer.Option("--log-format", help="How to write the log: for people, or JSON, an object to a line."),
+    typer.Option("--log-format", help="How to write the log: for people, or as JSON, one object a line."),
 ]
 
 
@@ -49,8 +49,8 @@ def run(
         bool,
         typer.Option(
             "--until-caught-up",
-            help="End once everything committed before the start is applied, put aside or published; exit code 5 if the"
-            " error queue holds anything then.",
+            help="End once everything committed before the start is applied, published or in the error queue; exit"
+            " code 5 if the queue then holds anything.",
         ),
     ] = False,
     until: Annotated[
@@ -58,15 +58,15 @@ def run(
         typer.Option(
             "--until",
             metavar="POSITION|TIME",
-            help="End behind the last transaction at or before this position, or time of commit (change files only,"
-            " UTC without an offset); exit codes as with --until-caught-up.",
+            help="End after the last transaction at or before this position, or commit time (change files only, UTC"
+            " without an offset); exit codes as with --until-caught-up.",
         ),
     ] = None,
     master: MasterOption = None,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Copy what is not copied yet, then apply or publish changes until SIGTERM or SIGINT."""
+    """Copy tables without a copy, then apply or publish changes until SIGTERM or SIGINT."""
     if until is not None and until_caught_up:
         raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))

@@ -29,19 +29,19 @@ def status(
     json: JsonOption = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Again every two seconds, until Ctrl-C; with --json an object a line."),
+        typer.Option("--watch", help="Repeat every two seconds, until Ctrl-C; with --json one object a line."),
     ] = False,
-    detail: Annotated[
-        bool, typer.Option("--detail", help="Also by apply server and by table, and the parameters.")
-    ] = False,
+    detail: Annotated[bool, typer.Option("--detail", help="Also show apply servers, tables and parameters.")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Say only what is wrong, a line each, with exit code 1; nothing if all is well."),
+        typer.Option(
+            "--check", help="Print only what is wrong, one line each, with exit code 1; nothing if all is well."
+        ),
     ] = False,
     max_lag: Annotated[
         float | None,
         typer.Option(
-            "--max-lag", metavar="SECONDS", min=0, help="With --check: more lag is wrong.", show_default="300"
+            "--max-lag", metavar="SECONDS", min=0, help="With --check: report more lag than this.", show_default="300"
         ),
     ] = None,
     max_errors: Annotated[
@@ -50,7 +50,7 @@ def status(
             "--max-errors",
             metavar="N",
             min=0,
-            help="With --check: more transactions in the error queue are wrong.",
+            help="With --check: report more transactions in the error queue than this.",
             show_default="0",
         ),
     ] = None,

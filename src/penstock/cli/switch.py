@@ -18,20 +18,20 @@ def switch(
     *,
     to: Annotated[
         Path,
-        typer.Option("--to", metavar="FILE", help="The pipeline file whose `capture` is to be followed from now on."),
+        typer.Option("--to", metavar="FILE", help="The pipeline file whose `capture` to follow from now on."),
     ],
     file: FileOption = None,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", help="How long the connector may take to tell of a change.")
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the connector to deliver a change.")
     ] = 60,
     keep_capture: Annotated[
-        bool, typer.Option("--keep-capture", help="Leave the triggers; they go on writing their log.")
+        bool, typer.Option("--keep-capture", help="Leave the triggers; they continue to write their log.")
     ] = False,
     master: MasterOption = None,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Go on from a connector's events where the triggers are left, while the source is written to.
+    """Continue from a connector's events where the triggers stop, while the source is written to.
 
     The files differ in `capture` only; the connector reads the database already. What the triggers have captured is
     applied; the next `penstock run -f FILE` goes on with the first transaction behind that. Then the triggers, and

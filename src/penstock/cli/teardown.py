@@ -21,7 +21,7 @@ def teardown(
 ) -> None:
     """Remove the capture and the ledger. Target tables and their data stay.
 
-    Asks where changes are captured that were not applied, or published, yet: they would be lost.
+    Asks if captured changes were not applied, or published, yet: they would be lost.
     """
     pipeline = open_file(file)
     if print_sql:

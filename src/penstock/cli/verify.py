@@ -31,11 +31,11 @@ _MOST_SHOWN = 20
 def verify(
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="PATTERN", help="Compare only tables like schema.table; may be repeated."),
+        typer.Option("--table", metavar="PATTERN", help="Compare only tables like schema.table; repeatable."),
     ] = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Write the rows that differ to the target as the source has them."),
+        typer.Option("--repair", help="Write differing rows to the target as the source has them."),
     ] = False,
     file: FileOption = None,
     master: MasterOption = None,
