@@ -41,6 +41,7 @@ from penstock.storage import LocalStorage
 from tests import archives
 from tests.formats.debezium.events import SOURCES
 from tests.fuzz.history import Input, Piece, Refused
+from tests.fuzz.history_event_log import EventTable
 from tests.sources.db2.encoder import Log, Varying, image, inline
 from tests.sources.db2.test_round_trip import TABLE
 from tests.sources.memory_log import ENDS, MemoryLog, tables
@@ -489,6 +490,7 @@ def _topics(chance: random.Random, *, has_ends: bool) -> Input:
 INPUTS: Mapping[str, Callable[[random.Random], Input]] = {
     "archive": ChangeArchive,
     "db2": LogBuffers,
+    "event-log": EventTable,
     "xds": Folder,
     "files": partial(_files, has_ends=True),
     "files-without-ends": partial(_files, has_ends=False),
