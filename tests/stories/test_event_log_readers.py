@@ -246,14 +246,18 @@ def test_rows_get_e_whose_event_was_deleted_from_the_error_queue_before_they_wer
     assert log.statuses == "SES"
 
 
-def test_setup_upgrades_a_journal_of_the_first_version(log: Log) -> None:
+OLDER = {
+    1: "DROP TABLE {0}.failed; COMMENT ON SCHEMA {0} IS NULL; ALTER TABLE {0}.journal DROP reader_id, DROP reader,"
+    " DROP settled, ALTER version SET DEFAULT 1; UPDATE {0}.journal SET version = 1",
+    2: "ALTER TABLE {0}.journal DROP settled, ALTER version SET DEFAULT 2; UPDATE {0}.journal SET version = 2",
+}
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_setup_upgrades_a_journal_of_an_earlier_version(log: Log, version: int) -> None:
     pipeline = log.publication()
     pipeline.setup()
-    log.lab.source.execute(
-        "DROP TABLE penstock_idm_events.failed; COMMENT ON SCHEMA penstock_idm_events IS NULL;"
-        " ALTER TABLE penstock_idm_events.journal DROP reader_id, DROP reader, ALTER version SET DEFAULT 1;"
-        " UPDATE penstock_idm_events.journal SET version = 1"
-    )
+    log.lab.source.execute(OLDER[version].format("penstock_idm_events").encode())
     log.write(4, "idu=1")
 
     with pytest.raises(OperatorError, match=r"journal is of another version.*penstock setup"):
