@@ -22,18 +22,18 @@ class Spark:
         self,
         start: Callable[[], SparkContext],
         start_session: Callable[[], SparkSession],
-        build_post_data: Callable[[SparkContext], None] = lambda _: None,
+        on_started: Callable[[SparkContext], None] = lambda _: None,
     ) -> None:
         """Start nothing yet.
 
         Args:
             start: Starts Spark as far as jobs on RDDs need it.
             start_session: Called behind that; it takes Java another second.
-            build_post_data: Gives workers what they need besides; called when the context is first asked for.
+            on_started: Gives workers what they need besides; called when the context is first asked for.
         """
         self._start = start
         self._start_session = start_session
-        self._build_post_data = build_post_data
+        self._on_started = on_started
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
         self._post_data_source: SparkContext | None = None
@@ -59,7 +59,7 @@ class Spark:
         context = self._found(attempt.context, attempt)
         with self._lock:
             if self._post_data_source is not context:
-                self._build_post_data(context)
+                self._on_started(context)
                 self._post_data_source = context
         return context
 

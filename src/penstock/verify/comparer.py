@@ -27,7 +27,7 @@ _LOCK_TIMEOUT_MS = 2_000
 
 
 @dataclass(frozen=True)
-class Held:
+class TargetState:
     """What a target holds.
 
     Attributes:
@@ -42,7 +42,7 @@ class Held:
 class SourceReading(Protocol):
     """Sessions of one task at the source."""
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: TargetState) -> None:
         """Take a snapshot of the source that is later than all that a target holds.
 
         Raises:
@@ -70,7 +70,7 @@ class ComparedSource(Protocol):
 class TargetReading(Protocol):
     """Sessions of one task at the target."""
 
-    def held(self) -> Held:
+    def held(self) -> TargetState:
         """Read what the target holds; while nothing is repaired, all that follows is read as of this moment."""
 
     def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
@@ -163,7 +163,7 @@ class Comparer:
                 " trigger or a rule of its own may keep it away), and try again",
             ) from exc
 
-    def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: Held) -> RangeResult:
+    def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: TargetState) -> RangeResult:
         meant = self.source.at_source(compared)
         found = look(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
         return _result(found, compared)
@@ -184,7 +184,7 @@ def not_copied(tables: Sequence[TableName]) -> OperatorError:
     return OperatorError(f"{names} {are(len(tables))} not copied yet", do=f"let `penstock run` copy {which} first")
 
 
-def _as_of(origin: SourceReading, compared: Range, held: Held) -> TableRows:
+def _as_of(origin: SourceReading, compared: Range, held: TargetState) -> TableRows:
     # The target knows tables by its own names.
     at = held.tables.get(compared.target.name)
     if at is None:

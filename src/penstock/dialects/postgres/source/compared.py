@@ -17,7 +17,7 @@ from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Range
-from penstock.verify.comparer import Held
+from penstock.verify.comparer import TargetState
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -52,7 +52,7 @@ class PostgresSourceReading:
         self._reader = reader
         self._cuts: Mapping[Scn, Cut] = {}
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: TargetState) -> None:
         """Find the cut of the log at each position, and begin a snapshot, which is later."""
         with closing(PostgresChangeLog(self._url, self._set_name)) as log:
             self._cuts = {

@@ -17,7 +17,7 @@ from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.verify.comparer import Held
+from penstock.verify.comparer import TargetState
 
 _SETTINGS = {"enable_nestloop": "off", "work_mem": "64MB"}
 
@@ -68,13 +68,13 @@ class PostgresTargetReading:
         self._reader = reader
         self._process = process
 
-    def held(self) -> Held:
+    def held(self) -> TargetState:
         """Read what the ledger says is applied."""
         doing = "read the ledger"
         low, *ahead = self._reader.table(applied_query(self._process), doing=doing)["scn"].to_pylist()
         copied = self._reader.table(copied_query(self._process, low), doing=doing).to_pylist()
         tables = {TableName(row["schema_name"], row["table_name"]): Scn(row["scn"]) for row in copied}
-        return Held(tables, [Scn(scn) for scn in ahead])
+        return TargetState(tables, [Scn(scn) for scn in ahead])
 
     def rows(self, table: TableSchema, like: TableSchema) -> PostgresRows:
         """The rows of a table as the session sees them; values are written as `like` has its own."""
