@@ -48,14 +48,14 @@ def _faults(name: TableName, rules: TableRules, tables: Mapping[TableName, Table
         elif column in key.columns and ops != always:
             yield f"compare_old_values: {column!r} is part of the key, by which rows are found", "leave it out"
     for resolver in rules.resolvers:
-        sink = f"conflicts, on {resolver.op}"
+        setting = f"conflicts, on {resolver.op}"
         unknown = [column for column in resolver.columns or () if column not in schema.by_name]
         if unknown:
-            yield f"{sink}: {_no_column(unknown[0], schema)}", "correct the name"
+            yield f"{setting}: {_no_column(unknown[0], schema)}", "correct the name"
             continue
         if resolver.row is ConflictKind.EXISTS and not key.is_declared:
-            yield f"{sink}: the table has no key by which its rows could be found", "give it one"
-        yield from ((f"{sink}: {what}", do) for what, do in _method_faults(resolver, schema))
+            yield f"{setting}: the table has no key by which its rows could be found", "give it one"
+        yield from ((f"{setting}: {what}", do) for what, do in _method_faults(resolver, schema))
 
 
 def _method_faults(resolver: Resolver, schema: TableSchema) -> Iterator[tuple[str, str]]:

@@ -52,8 +52,8 @@ def statement_faults(
         return []
     reasons = ask([(name, statement) for name, statement, _ in found])
     return [
-        OperatorError(f"{sink}: the target refuses it: {reason}", where=where, do="write tables as schema.table")
-        for (_, _, sink), reason in zip(found, reasons, strict=True)
+        OperatorError(f"{place}: the target refuses it: {reason}", where=where, do="write tables as schema.table")
+        for (_, _, place), reason in zip(found, reasons, strict=True)
         if reason is not None
     ]
 

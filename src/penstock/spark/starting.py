@@ -36,7 +36,7 @@ class Spark:
         self._on_started = on_started
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
-        self._post_data_source: SparkContext | None = None
+        self._started_context: SparkContext | None = None
 
     @classmethod
     def of(cls, session: SparkSession) -> Spark:
@@ -58,9 +58,9 @@ class Spark:
         attempt.has_context.wait()
         context = self._found(attempt.context, attempt)
         with self._lock:
-            if self._post_data_source is not context:
+            if self._started_context is not context:
                 self._on_started(context)
-                self._post_data_source = context
+                self._started_context = context
         return context
 
     @property
