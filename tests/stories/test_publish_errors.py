@@ -91,7 +91,7 @@ def test_a_transaction_that_cannot_be_told_is_put_aside_and_what_follows_is_publ
     assert "1.50" not in entry.error_message
     assert publication.status().errors == 1
     shown = publication.errors().show("1")
-    assert [str(one.change.table) for one in shown.standings] == ["public.good", "public.bad"]
+    assert [str(one.change.table) for one in shown.current_rows] == ["public.good", "public.bad"]
 
 
 def test_the_change_alone_is_put_aside_where_the_file_says_so(lab: Lab, publishing: Open, tmp_path: Path) -> None:

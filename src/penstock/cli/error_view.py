@@ -40,14 +40,12 @@ def entry_as_json(entry: ErrorEntry, pipeline: Pipeline | Publication) -> dict[s
 
 def shown_as_json(found: ShownEntry, pipeline: Pipeline | Publication) -> dict[str, Any]:
     """An entry whole; `mend.by_form` reads it again."""
-    changes = [
-        _change(number, published_state, pipeline) for number, published_state in enumerate(found.standings, start=1)
-    ]
+    changes = [_change(number, current, pipeline) for number, current in enumerate(found.current_rows, start=1)]
     return {**entry_as_json(found.entry, pipeline), "changes": changes}
 
 
-def _change(number: int, published_state: CurrentRow, pipeline: Pipeline | Publication) -> dict[str, Any]:
-    change = published_state.change
+def _change(number: int, current: CurrentRow, pipeline: Pipeline | Publication) -> dict[str, Any]:
+    change = current.change
     return {
         "number": number,
         "op": change.op.value,
@@ -55,9 +53,9 @@ def _change(number: int, published_state: CurrentRow, pipeline: Pipeline | Publi
         "source_table": _source_table(change.table, pipeline),
         "before": None if change.before is None else dict(change.before),
         "after": None if change.after is None else dict(change.after),
-        "now": None if published_state.now is None else dict(published_state.now),
-        "differing": list(published_state.differing),
-        "in_the_way": {name: dict(row) for name, row in published_state.in_the_way.items()},
+        "now": None if current.now is None else dict(current.now),
+        "differing": list(current.differing),
+        "in_the_way": {name: dict(row) for name, row in current.in_the_way.items()},
     }
 
 
@@ -81,37 +79,37 @@ def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
             ("message", printable(entry.error_message)),
         ]
     )
-    for number, published_state in enumerate(found.standings, start=1):
+    for number, current in enumerate(found.current_rows, start=1):
         is_failed = number == entry.message_number
-        of = _document(published_state) or named(published_state.change.table, pipeline)
-        say(f"{'->' if is_failed else '  '} {number} {published_state.change.op} {of}")
-        if published_state.change.op is Op.GAP:
+        of = _document(current) or named(current.change.table, pipeline)
+        say(f"{'->' if is_failed else '  '} {number} {current.change.op} {of}")
+        if current.change.op is Op.GAP:
             # It is no row: what it says is the reason, whole.
-            told = published_state.change.before or {}
+            told = current.change.before or {}
             say(f"       {printable(told.get('reason') or '')}")
             if "rule" in told:
                 # The change as it is at the source.
                 for name in ("operation", "old", "new"):
                     say(f"       {name} {printable(told.get(name) or 'none')}")
         else:
-            _print_values(published_state)
+            _print_values(current)
         if is_failed and entry.found is not None:
             say("       when it failed, the target held")
             _print_row(entry.found)
-        for name, row in published_state.in_the_way.items():
+        for name, row in current.in_the_way.items():
             say(f"       in the way now, by {printable(name)}")
             _print_row(row)
 
 
-def _document(published_state: CurrentRow) -> str | None:
+def _document(current: CurrentRow) -> str | None:
     """The document that cannot be read, where that is what a change is about, and not a table."""
-    name = (published_state.change.before or {}).get("document") if published_state.change.op is Op.GAP else None
+    name = (current.change.before or {}).get("document") if current.change.op is Op.GAP else None
     return None if name is None else f"of document {printable(name)}"
 
 
-def _print_values(published_state: CurrentRow) -> None:
-    change, now = published_state.change, published_state.now
-    if not published_state.has_table:
+def _print_values(current: CurrentRow) -> None:
+    change, now = current.change, current.now
+    if not current.has_table:
         say("       the target has no such table")
     columns = list({**(change.before or {}), **(change.after or {})})
     if not columns:
@@ -122,20 +120,20 @@ def _print_values(published_state: CurrentRow) -> None:
         columns += [name for name in now if name not in columns]
     cells = [
         ["", "column", *images],
-        *([_mark(name, published_state), printable(name), *_cells(name, images)] for name in columns),
+        *([_mark(name, current), printable(name), *_cells(name, images)] for name in columns),
     ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         say(f"     {line}".rstrip())
-    if published_state.finds_no_row:
+    if current.finds_no_row:
         say("       the target holds no row with its key now")
-    elif published_state.differing:
-        say(f"     ! {count(len(published_state.differing), 'column')} not as the change expects")
+    elif current.differing:
+        say(f"     ! {count(len(current.differing), 'column')} not as the change expects")
 
 
-def _mark(name: str, published_state: CurrentRow) -> str:
-    return "!" if name in published_state.differing else ""
+def _mark(name: str, current: CurrentRow) -> str:
+    return "!" if name in current.differing else ""
 
 
 def _cells(name: str, images: Mapping[str, Image]) -> list[str]:

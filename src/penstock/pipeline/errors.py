@@ -46,7 +46,7 @@ class ShownEntry:
 
     entry: ErrorEntry
     transaction: Transaction
-    standings: Sequence[CurrentRow]
+    current_rows: Sequence[CurrentRow]
 
 
 class Errors:
