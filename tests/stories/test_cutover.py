@@ -469,8 +469,8 @@ def test_an_application_goes_on_at_the_copy_while_a_run_is_alive(lab: Lab, tmp_p
     with ThreadPoolExecutor() as writers, program.start("run") as run:
         done = [writers.submit(write) for _ in range(3)]
         run.await_line("following")
-        published_state = "SELECT last_value FROM customer_id_seq"
-        await_true(lambda: (lab.target.execute(published_state).fetchone() or (0,))[0] > 10)
+        last_value = "SELECT last_value FROM customer_id_seq"
+        await_true(lambda: (lab.target.execute(last_value).fetchone() or (0,))[0] > 10)
         over.set()
         for one in done:
             one.result()
