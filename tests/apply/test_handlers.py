@@ -532,18 +532,18 @@ def test_what_a_rule_has_tried_again_is_the_handler(target: Target) -> None:
 
 def commits(lcr: Any, there: Any) -> None:
     lcr.execute(True)
-    there._gate._session.connection.execute("COMMIT")
+    there._gate._session._session.connection.execute("COMMIT")
 
 
 def commits_and_hides_it(lcr: Any, there: Any) -> None:
-    connection = there._gate._session.connection
+    connection = there._gate._session._session.connection
     connection.execute("DELETE FROM pg_temp.penstock_open")
     connection.execute("COMMIT")
     connection.execute("BEGIN")
 
 
 def rolls_back(lcr: Any, there: Any) -> None:
-    connection = there._gate._session.connection
+    connection = there._gate._session._session.connection
     connection.execute("ROLLBACK")
     connection.execute("BEGIN")
 
