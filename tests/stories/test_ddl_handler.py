@@ -215,7 +215,7 @@ def test_a_handler_that_ends_the_transaction_by_other_means_stops_the_process(fo
 
     def commit_behind_our_back(ddl: Any, target: Any) -> None:
         ddl.execute()
-        target._gate._session.connection.execute("ROLLBACK")
+        target._gate._session._session.connection.execute("ROLLBACK")
 
     with pytest.raises(HandlerError, match="has committed or rolled back the transaction"):
         lab.apply(config=handling(commit_behind_our_back))
