@@ -139,8 +139,8 @@ def transactions(rows: Sequence[dict[str, Any]]) -> list[list[Change]]:
 
 def test_every_source_that_is_wired_is_asked() -> None:
     asked = {tuple(name.split(",")[0].split()) for name in SOURCES}
-    assert set(wiring._DATABASES) <= asked
-    assert {*wiring._PLACES, "debezium"} <= {first for first, *_ in asked}
+    assert {("trigger_queue", database) for database in wiring._DATABASES} <= asked
+    assert {*wiring._RECORDINGS, "debezium"} <= {first for first, *_ in asked}
 
 
 limits = st.builds(

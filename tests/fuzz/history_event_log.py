@@ -24,8 +24,9 @@ from penstock.errors import PenstockError
 from penstock.history import CaptureOrigin, Consumer, History
 from penstock.position import START, Anchor, Limit
 from penstock.schema import TableSchema
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.source import EventLogSource, NoFailures
+from penstock.sources.event_log.source import EventLogSource
 from penstock.sources.recorded import RecordedReader
 from tests.fuzz.history import Input, Key, Piece, Refused
 
@@ -216,7 +217,7 @@ class EventTable(Input):
         journal = _Journal(_url(), "idm", settings, ("indirect.*",))
         polled = int(self.sql.execute("SELECT position FROM penstock_idm_events.journal").fetchone()[0])
         firsts: list[int] = []
-        with closing(EventLogSource(journal, NoFailures())) as source:
+        with closing(EventLogSource(journal, Failures())) as source:
             source.open()
             is_new = self.origin is None
             history = History(Consumer("c", "idm"), self.origin, self.position, self.anchor, self.anchor, is_new)

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from penstock.change import TableName
+from penstock.dialects.base import SourceTables
 from penstock.dialects.postgres.blueprint import Blueprint
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.from_schema import blueprint_of
@@ -174,7 +175,8 @@ def test_what_a_schema_calls_a_type_is_no_other_sql(lab: Lab, type_: str) -> Non
     first, *others = described[CUSTOMER].columns
     forged = replace(described[CUSTOMER], columns=(replace(first, type=type_, base_type=type_), *others))
 
-    plan = lab.pipeline()._target.plan(None, {CUSTOMER: forged, ORDER: described[ORDER]}, [], adopt=False, keeps=False)
+    wanted = SourceTables({CUSTOMER: forged, ORDER: described[ORDER]}, None)
+    plan = lab.pipeline()._target.plan(wanted, adopt=False, keeps=False)
 
     assert any(
         f"{type_!r} of column 'id' is the name of no type" in str(fault) for fault in plan.table_faults[CUSTOMER]
