@@ -228,7 +228,7 @@ class Play:
         if plain is None or not _are_told(plain, connector, types):
             return
         target = {name: LogicalType.parse(self.chance.choice(TARGETS)) for name in plain.after or {}}
-        untold = DecodeSettings(declared={plain.glance.table: target}, modes=MODES)
+        untold = DecodeSettings(declared={plain.location.table: target}, modes=MODES)
         guessed = self._read(RecordDecoder(untold), pair.plain, "untold")
         if guessed is not None:
             self._stands(plain, guessed, pair.plain, target)
@@ -240,14 +240,14 @@ class Play:
         except PenstockError as exc:
             self._said(str(exc))
             if one is not None:
-                self.result.wrong.append(f"many at once are refused, and one is not: {one.glance.table}")
+                self.result.wrong.append(f"many at once are refused, and one is not: {one.location.table}")
             return
         for some in events:
             if one is None or (some.before[0], some.after[0]) != (one.before, one.after):
-                self.result.wrong.append(f"many at once differ from one: {one and one.glance.table}")
+                self.result.wrong.append(f"many at once differ from one: {one and one.location.table}")
 
     def _alike(self, typed: DataEvent, plain: DataEvent, types: Mapping[str, Mapping[str, str]]) -> None:
-        table = typed.glance.table
+        table = typed.location.table
         told = types[f'"{table.schema}"."{table.name}"']
         for side in ("before", "after"):
             one, other = getattr(typed, side) or {}, getattr(plain, side) or {}
@@ -319,11 +319,11 @@ class Play:
 
 def _are_told(event: DataEvent, connector: str, types: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether the types are of the event's table: a mutation may have given it another one, or another connector."""
-    table = event.glance.table
+    table = event.location.table
     # The types of this one were altered.
     if table.name == "evolving":
         return False
-    return event.glance.source.connector == connector and f'"{table.schema}"."{table.name}"' in types
+    return event.location.source.connector == connector and f'"{table.schema}"."{table.name}"' in types
 
 
 def _same(one: str | None, other: str | None) -> bool:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from penstock.apply_config import ApplyConfig
+from penstock.config.apply import ApplyConfig
 
 from penstock.apply.server import LaneResult
 from penstock.change import TableName

@@ -14,7 +14,7 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, KeyValues, Range
 from penstock.snapshot.rows import Checksum, checksum_of, digest_of
-from penstock.verify.comparer import Held
+from penstock.verify.comparer import TargetState
 
 Row = Mapping[str, str | None]
 
@@ -93,7 +93,7 @@ class PlainSource:
     def at_source(self, compared: Range) -> Range:
         return compared
 
-    def begin(self, held: Held) -> None: ...
+    def begin(self, held: TargetState) -> None: ...
 
     def rows(self, table: TableSchema, held: Scn) -> PlainRows:
         return PlainRows(table, self.tables[table.name])

@@ -690,7 +690,7 @@ def test_one_place_in_a_transaction_holds_one_change() -> None:
     assert "the source was reset" in refused.value.do.lower()
 
 
-def test_a_glance_says_what_decoding_says() -> None:
+def test_a_location_says_what_decoding_says() -> None:
     decoder = RecordDecoder()
     for one in (*moved(), record(GOLDEN_VALUE, key=GOLDEN_KEY), record(GOLDEN_END), record(envelope("t"))):
         decoded = decoder.decode(one)
