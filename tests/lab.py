@@ -146,11 +146,10 @@ class Lab:
         return bool(row and row[0])
 
     def reader(self) -> QueueReader:
-        return QueueReader.of(
-            "shop",
-            PostgresSource(self.source_url, self.set_name, self.with_ddl, self.with_messages).log,
-            self.log.tables(),
-        )
+        return QueueReader.of("shop", self.access().log, self.log.tables())
+
+    def access(self) -> PostgresSource:
+        return PostgresSource(self.source_url, self.set_name, self.with_ddl, self.with_messages)
 
     def context(self, config: ServerConfig) -> TaskContext:
         captured = self.log.tables()

@@ -203,9 +203,7 @@ def _copy(lab: Lab, *names: str) -> None:
     with origin.hold_snapshot() as held:
         chunks = [Chunk(table(name), 0) for name in names]
         lab.ledger.begin_copies(chunks, held)
-        copy = CopyContext(
-            lab.name, lab.state.epoch, lab.reader().access, context.target, captured, context.catalog.tables
-        )
+        copy = CopyContext(lab.name, lab.state.epoch, lab.access(), context.target, captured, context.catalog.tables)
         for chunk in chunks:
             copy_chunks([chunk], CopySource(held.text, held.exported), copy)
     lab.ledger.finish_copies()

@@ -441,7 +441,7 @@ def test_a_table_that_took_a_captured_name_is_named_and_stops_no_run(lab: Lab) -
         def warned(self, text: str, event: str = "note", facts: object = None) -> None:
             warned.append(text)
 
-    lab.pipeline()._follow(Listener())  # type: ignore[arg-type]
+    lab.pipeline().follow(Listener())  # type: ignore[arg-type]
 
     assert warned == [
         "public.t is not captured: another table has taken its name; run `penstock setup`, and `penstock verify`"
