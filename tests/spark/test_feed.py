@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from penstock.config.apply import ApplyConfig
 
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
+from penstock.config.apply import ApplyConfig
 from penstock.logical import Kind, LogicalType
 from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
