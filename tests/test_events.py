@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-class EventIdentity(list[tuple[str, object]]):
+class Lines(list[tuple[str, object]]):
     """The texts of lines, and how many more each speaks for."""
 
     def __call__(self, event: Event, text: str, facts: SourceFacts) -> None:
@@ -30,7 +30,7 @@ class EventIdentity(list[tuple[str, object]]):
 
 
 def test_the_first_line_of_a_kind_is_said_at_once_and_later_ones_once_a_second() -> None:
-    clock, said = Clock(), EventIdentity()
+    clock, said = Clock(), Lines()
     lines = AlikeLines(said, clock=clock)
 
     for number in range(500):
@@ -48,7 +48,7 @@ def test_the_first_line_of_a_kind_is_said_at_once_and_later_ones_once_a_second()
 
 
 def test_what_is_counted_is_said_when_its_second_is_over_although_nothing_follows() -> None:
-    clock, said = Clock(), EventIdentity()
+    clock, said = Clock(), Lines()
     lines = AlikeLines(said, clock=clock)
     for number in range(3):
         lines.add("a", Event.NOTE, f"line {number}", {})

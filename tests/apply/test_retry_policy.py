@@ -30,7 +30,7 @@ class Time:
         return Clock(lambda: self.at, lambda: jitter, pause)
 
 
-class ConnectionErrors:
+class Retries:
     def __init__(self) -> None:
         self.left: list[float | None] = []
 
@@ -39,13 +39,13 @@ class ConnectionErrors:
 
 
 def retry_policy(
-    time: Time, retry_s: float | None, heard: ConnectionErrors | None = None, *, jitter: float = 1.0
+    time: Time, retry_s: float | None, heard: Retries | None = None, *, jitter: float = 1.0
 ) -> RetryPolicy:
-    return RetryPolicy(retry_s, threading.Event(), heard or ConnectionErrors(), time.clock(jitter))
+    return RetryPolicy(retry_s, threading.Event(), heard or Retries(), time.clock(jitter))
 
 
 def test_a_run_that_has_worked_outlives_an_outage_of_an_hour_and_does_not_hammer() -> None:
-    time, heard = Time(), ConnectionErrors()
+    time, heard = Time(), Retries()
     waiting = retry_policy(time, None, heard)
     waiting.restore()
     began = time.at
@@ -146,7 +146,7 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(caplog: 
 
 def test_being_told_to_stop_ends_a_pause_at_once() -> None:
     stop = threading.Event()
-    waiting = RetryPolicy(None, stop, ConnectionErrors())
+    waiting = RetryPolicy(None, stop, Retries())
     waiting.restore()
 
     def refuse() -> None:

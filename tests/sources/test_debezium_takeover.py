@@ -14,7 +14,7 @@ FIRST, LAST = Mark("1", 1, 1), Mark("99", 1, 1)
 
 
 @dataclass(frozen=True)
-class OmittedValues:
+class AppliedTransactions:
     applied: Collection[str]
     first: Mark = FIRST
     last: Mark = LAST
@@ -24,7 +24,7 @@ class OmittedValues:
 
 
 def point(txns: Sequence[str], applied: Collection[str]) -> tuple[int, list[int]]:
-    found = find_point(MemoryLog({ENDS: ended(*txns)}), tables(), ENDS.topic, OmittedValues(applied), wait_s=0)
+    found = find_point(MemoryLog({ENDS: ended(*txns)}), tables(), ENDS.topic, AppliedTransactions(applied), wait_s=0)
     return found.position, list(found.applied)
 
 
@@ -48,7 +48,7 @@ def test_a_connector_that_does_not_come_as_far_as_the_last_mark_is_refused() -> 
 
 def test_transactions_of_another_database_that_have_our_names_are_not_taken_for_ours() -> None:
     log = MemoryLog({ENDS: ended("1", "2", "99")})
-    left = OmittedValues({"1", "2"}, first=Mark("1", 5, 9), last=Mark("99", 5, 9))
+    left = AppliedTransactions({"1", "2"}, first=Mark("1", 5, 9), last=Mark("99", 5, 9))
     with pytest.raises(OperatorError, match="has not told of transaction 99"):
         find_point(log, tables(), ENDS.topic, left, wait_s=0)
 
@@ -61,7 +61,7 @@ def test_topics_of_another_kind_of_database_are_refused() -> None:
 def test_without_a_transaction_topic_there_is_no_point() -> None:
     log = MemoryLog({ORDERS: [event(2)]})
     with pytest.raises(OperatorError, match="no transaction topic"):
-        find_point(log, tables(), ENDS.topic, OmittedValues({"1"}), wait_s=0)
+        find_point(log, tables(), ENDS.topic, AppliedTransactions({"1"}), wait_s=0)
 
 
 @pytest.mark.parametrize(("applied", "offset"), [({"2"}, 3), ({"2", "3"}, 4), ({"2", "3", "4"}, 5), ((), 1)])
@@ -69,4 +69,4 @@ def test_events_are_needed_from_the_first_on_that_is_not_applied(applied: Collec
     log = MemoryLog(
         {ENDS: ended("1"), ORDERS: [event(0, "last"), event(2), event(0, "incremental"), event(3), event(4)]}
     )
-    assert first_needed(log, tables(), ENDS.topic, OmittedValues(applied)) == {ORDERS: offset}
+    assert first_needed(log, tables(), ENDS.topic, AppliedTransactions(applied)) == {ORDERS: offset}

@@ -34,7 +34,7 @@ def plan(*known: str, untyped: Untyped = Untyped()) -> DatabasePlan:
     return side.plan([NAME], [])
 
 
-class ExternalValue(MemoryLog):
+class OtherTopics(MemoryLog):
     """A cluster of other topics."""
 
     def others(self) -> list[str]:
@@ -48,7 +48,7 @@ def side_of(log: MemoryLog, prefix: str) -> DebeziumConnector:
 
 def test_a_wrong_prefix_is_told_with_those_that_there_are() -> None:
     with pytest.raises(OperatorError) as refused:
-        side_of(ExternalValue({}), "shopp").match(["public.*"])
+        side_of(OtherTopics({}), "shopp").match(["public.*"])
     assert refused.value.what == "no topic begins with 'shopp.'; there are shop.* (3 topics), pub.* (1 topic)"
     assert "capture.debezium.prefix" in refused.value.do
     with pytest.raises(OperatorError, match=r"no topic begins with 'shopp\.', or none that this user may see"):

@@ -232,7 +232,7 @@ def test_new_partitions_and_labels_are_followed_and_new_keys_are_told_of(lab: La
     pipeline = lab.pipeline()
     pipeline.setup()
     catch_up(pipeline)
-    stop, heard = threading.Event(), ConnectionErrors()
+    stop, heard = threading.Event(), Warnings()
     run = threading.Thread(target=lambda: pipeline.run(stop, heard))  # type: ignore[arg-type]
     run.start()
     try:
@@ -266,7 +266,7 @@ def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
     pipeline = lab.pipeline()
     pipeline.setup()
     lab.start()
-    parts, heard = pipeline._new_parts(), ConnectionErrors()
+    parts, heard = pipeline._new_parts(), Warnings()
     assert parts is not None
     with closing(parts):
         parts.follow(heard)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
     lab.target.execute(said.partition("; ")[2].removesuffix(" makes it at the target"))
 
 
-class ConnectionErrors:
+class Warnings:
     """A run's listener that keeps the warnings."""
 
     def __init__(self) -> None:

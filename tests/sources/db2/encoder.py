@@ -115,7 +115,7 @@ class Log:
         return [b"".join(self.records[a:b]) for a, b in itertools.pairwise(at)]
 
 
-def image(fixed: Sequence[bytes | Varying | AbsentValue], order: str = "<", *, outer: int = 0) -> bytes:
+def image(fixed: Sequence[bytes | Varying | AbsentPart], order: str = "<", *, outer: int = 0) -> bytes:
     """Return a row image of nullable columns; see `whole` and `varying` for the columns."""
     size = sum(_sizes(fixed)) + len(fixed)
     row, tail = b"", b""
@@ -126,7 +126,7 @@ def image(fixed: Sequence[bytes | Varying | AbsentValue], order: str = "<", *, o
             else:
                 row += struct.pack(order + "HH", size + len(tail), len(part.data)) + b"\x00"
                 tail += part.data
-        elif isinstance(part, AbsentValue):
+        elif isinstance(part, AbsentPart):
             row += b"\x00" * part.size + b"\x01"
         else:
             row += part + b"\x00"
@@ -142,7 +142,7 @@ class Varying:
 
 
 @dataclass(frozen=True)
-class AbsentValue:
+class AbsentPart:
     """NULL, in a column of so many bytes."""
 
     size: int
@@ -157,5 +157,5 @@ OUT = Varying(DESCRIPTOR)
 """A LOB whose value lies elsewhere."""
 
 
-def _sizes(fixed: Sequence[bytes | Varying | AbsentValue]) -> list[int]:
-    return [4 if isinstance(p, Varying) else p.size if isinstance(p, AbsentValue) else len(p) for p in fixed]
+def _sizes(fixed: Sequence[bytes | Varying | AbsentPart]) -> list[int]:
+    return [4 if isinstance(p, Varying) else p.size if isinstance(p, AbsentPart) else len(p) for p in fixed]

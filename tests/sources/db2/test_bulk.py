@@ -21,7 +21,7 @@ from penstock.sources.db2_log.plain import find_plain
 from penstock.sources.db2_log.reading import LogReading
 from penstock.sources.db2_log.rows import RowDecoder
 from penstock.sources.db2_log.transactions import Gatherer
-from tests.sources.db2.encoder import OUT, AbsentValue, Log, Varying, image, inline
+from tests.sources.db2.encoder import OUT, AbsentPart, Log, Varying, image, inline
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, catalog_of
 from tests.sources.db2.test_round_trip import STEPS, TABLE, History
 
@@ -62,15 +62,15 @@ def packed(digits: str, sign: str) -> bytes:
 def images(draw: st.DrawFn, order: str = "<") -> bytes:
     """A row of `EVERY`; each column may be NULL."""
 
-    def maybe(part: bytes) -> bytes | AbsentValue:
-        return AbsentValue(len(part)) if draw(st.booleans()) and draw(st.booleans()) else part
+    def maybe(part: bytes) -> bytes | AbsentPart:
+        return AbsentPart(len(part)) if draw(st.booleans()) and draw(st.booleans()) else part
 
     def digits(count: int) -> str:
         return draw(st.text("0123456789", min_size=count, max_size=count))
 
     text = draw(st.text('ab"\\é\n ', max_size=8)).encode()
     date, time = draw(st.sampled_from(["19991231", "00010101"])), draw(st.sampled_from(["235959", "240000", "000000"]))
-    parts: list[bytes | Varying | AbsentValue] = [
+    parts: list[bytes | Varying | AbsentPart] = [
         maybe(struct.pack(order + "q", draw(st.integers(-(2**63), 2**63 - 1)))),
         maybe(struct.pack(order + "h", draw(NUMBERS))),
         maybe(struct.pack("B", draw(st.integers(0, 2)))),
