@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 from penstock.change import TableName
@@ -42,23 +43,28 @@ class SetupPlanner:
         coming = self._renamed_by_the_run()
         there = [table for table in tables if table not in coming]
         post_data = None if database is None else database.post_data(there)
-        plan = Plan(
-            tables=[str(table) for table in tables],
-            rules=ends.source.explain(tables),
-            source=ends.source.plan(tables, capture.row_triggers),
-            target=ends.target.plan(
-                SourceTables(
-                    {name: table for name, table in described.items() if name not in coming},
-                    ends.source.blueprint(there),
-                    ends.installed.replaced_tables() if ends.installed is not None else (),
-                    post_data,
-                ),
+        wanted = SourceTables(
+            {name: table for name, table in described.items() if name not in coming},
+            ends.source.blueprint(there),
+            ends.installed.replaced_tables() if ends.installed is not None else (),
+            post_data,
+        )
+        # With many tables either side takes seconds, nearly all of them its server's.
+        with ThreadPoolExecutor(1) as pool:
+            target = pool.submit(
+                ends.target.plan,
+                wanted,
                 adopt=adopt,
                 keeps=not ends.apply.first_copy,
                 firing={pattern: table.triggers for pattern, table in ends.apply.tables.items() if table.triggers},
                 keyed=ends.apply.keys.keys(),
-            ),
-        )
+            )
+            plan = Plan(
+                tables=[str(table) for table in tables],
+                rules=ends.source.explain(tables),
+                source=ends.source.plan(tables, capture.row_triggers),
+                target=target.result(),
+            )
         plan.target.faults = [*plan.target.faults, *named]
         plan.target.notes += [
             f"{name} is made by the run, by renaming the copy that there is" for name in sorted(coming)
