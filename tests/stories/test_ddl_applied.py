@@ -191,7 +191,7 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
             "CREATE TYPE mood AS ENUM ('calm')",
             "ALTER TABLE t ADD c mood DEFAULT 'calm'",
             "CREATE TYPE mood AS ENUM ('calm')",
-            "does not exist",
+            "the target has no type 'public.mood', which column 'c' is of",
         ),
         (
             "CREATE TYPE mood AS ENUM ('calm')",
