@@ -467,12 +467,13 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
     assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
-        "error_entries",
+        "blocked_keys",
         "conflict_log",
         "controls",
+        "copy_ledger",
         "ddl_log",
         "detail",
-        "error_marks",
+        "error_entries",
         "removal",
         "resync",
     }
