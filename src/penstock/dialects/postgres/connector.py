@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -22,6 +23,9 @@ from penstock.schema import TableSchema
 LOCK_WAIT = "100ms"
 """Writers queue behind our wait, so it is short. It is also shorter than the server's wait for deadlocks (a second), so
 that our session is the one that gives up, not one that the server chooses."""
+
+_PAUSE_S = 0.2
+"""How often a run asks again for the lock that an earlier one may still hold."""
 
 
 class PostgresSetupSession:
@@ -119,3 +123,20 @@ class PostgresConnector:
     def _connection(self, doing: str) -> Iterator[Connection]:
         with speaking(doing, self._url), self._session.use() as connection:
             yield connection
+
+    def _lock_run(self, name: str, *, wait_s: float) -> Connection | None:
+        """Hold the advisory lock `name` as long as the session lives; None if another session has it after `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        with speaking("become the one run", self._url):
+            session = connect(self._url, f"penstock {self._pipeline} run")
+            while True:
+                row = session.execute(
+                    "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))", [name]
+                ).fetchone()
+                if row is not None and row[0]:
+                    return session
+                # The server may not have noticed yet that an earlier run has ended.
+                if time.monotonic() > deadline:
+                    session.close()
+                    return None
+                time.sleep(_PAUSE_S)

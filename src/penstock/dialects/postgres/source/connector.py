@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
@@ -12,7 +11,7 @@ from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, SetupStep, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
 from penstock.dialects.postgres.catalog_cache import CatalogCache, catalog_fingerprint
-from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.connector import LOCK_WAIT, PostgresConnector
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.post_data import PostData, read_post_data
@@ -29,9 +28,6 @@ from penstock.history import CaptureOrigin, Consumer, History, HistoryError, cop
 from penstock.origins import USERS, Origins
 from penstock.position import Scn
 from penstock.source_switch import Mark
-
-_LOCK_PAUSE_S = 0.2
-
 
 _MARK = """
 SELECT (SELECT concat_ws(' ', count(*), max(inhrelid::bigint)) FROM pg_inherits),
@@ -265,20 +261,7 @@ class PostgresSourceConnector(PostgresConnector):
 
     def lock_run(self, consumer: str, *, wait_s: float) -> Connection | None:
         """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
-        deadline = time.monotonic() + wait_s
-        with speaking("become the one run", self._url):
-            session = connect(self._url, f"penstock {self._pipeline} run")
-            while True:
-                row = session.execute(
-                    "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))", [f"{self._set_name} {consumer}"]
-                ).fetchone()
-                if row is not None and row[0]:
-                    return session
-                # The server may not have noticed yet that an earlier run has ended.
-                if time.monotonic() > deadline:
-                    session.close()
-                    return None
-                time.sleep(_LOCK_PAUSE_S)
+        return self._lock_run(f"{self._set_name} {consumer}", wait_s=wait_s)
 
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew, or renamed, under a captured name, and are not captured yet."""

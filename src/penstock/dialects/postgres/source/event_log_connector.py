@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from types import MappingProxyType
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, SetupStep, Uncaptured
 from penstock.dialects.postgres.blueprint import Parts
-from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.connector import PostgresConnector
 from penstock.dialects.postgres.ownership import (
     PINNED,
@@ -49,8 +48,6 @@ from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import EventLogSource
 from penstock.sources.recorded import RecordedConnector
-
-_LOCK_PAUSE_S = 0.2
 
 
 class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
@@ -189,21 +186,7 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
 
     def lock_run(self, consumer: str, *, wait_s: float) -> Connection | None:
         """Become the one run that polls this log; None where another run is it after so many seconds."""
-        deadline = time.monotonic() + wait_s
-        with speaking("become the one run", self._url):
-            session = connect(self._url, f"penstock {self._pipeline} run")
-            while True:
-                row = session.execute(
-                    "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))",
-                    [f"event log {self._settings.table}"],
-                ).fetchone()
-                if row is not None and row[0]:
-                    return session
-                # The server may not have noticed yet that an earlier run has ended.
-                if time.monotonic() > deadline:
-                    session.close()
-                    return None
-                time.sleep(_LOCK_PAUSE_S)
+        return self._lock_run(f"event log {self._settings.table}", wait_s=wait_s)
 
     def replaced_tables(self) -> Sequence[TableName]:
         """None: a log names tables, not which one of that name."""
