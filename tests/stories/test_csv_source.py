@@ -170,7 +170,7 @@ def test_a_source_of_several_files_beside_the_pipeline_file_is_refused_for_tasks
 
 
 def test_the_file_beside_the_pipeline_file_is_not_taken_for_another_one_of_its_name(folder: Path) -> None:
-    load(NAME, folder)
+    load(NAME, EXAMPLE)
     (folder / "csv_changes.py").unlink()
     shutil.copy(EXAMPLE / "csv_changes.py", folder)
     with pytest.raises(ConfigError, match="another module 'csv_changes' was imported before, from"):
