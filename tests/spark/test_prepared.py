@@ -20,7 +20,7 @@ from penstock.spark import java, prepared
 from penstock.spark.prepared import ARCHIVE, COMMAND
 from penstock.spark.settings import settle
 from tests.lab import Lab
-from tests.program import Done, Program, await_true
+from tests.program import Done, Program, await_true, prepared_start
 
 SESSION = """
 import json, os, psutil
@@ -75,9 +75,9 @@ def as_in_a_new_shell() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def first_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a first run has prepared."""
+    """What a first run has prepared, for all programs of these tests."""
     folder = tmp_path_factory.mktemp("first") / "cache"
-    prepare(folder)
+    shutil.copytree(prepared_start(), folder, ignore=shutil.ignore_patterns("tests"))
     return folder
 
 
