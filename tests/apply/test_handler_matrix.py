@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.conflict_resolver import ConflictResolver
 from penstock.apply.handlers import runner
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres

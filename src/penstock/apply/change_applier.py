@@ -19,12 +19,12 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     ApplyError,
 )
+from penstock.apply.conflict_methods import ConflictRules, ErrorAction, Resolution, ResolverOutcome, error_rule
 from penstock.apply.conflict_prefetch import NOTHING_MET, Meeting
 from penstock.apply.conflict_resolver import NOTHING_DONE, ConflictResolver, Done, Images, changed_columns, writable
 from penstock.apply.deferred_rows import DeferredRows
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import ConflictRules, ErrorAction, Resolution, ResolverOutcome, error_rule
 from penstock.apply.row_lookup import RowLookup, concerns, differs, expects_columns, missing
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetCatalog, TargetTable

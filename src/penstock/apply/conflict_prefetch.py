@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from penstock.apply.apply_errors import ApplyError, SpeculationError
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolution
 from penstock.apply.conflict_resolver import ConflictResolver, Done, changed_columns
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolution
 from penstock.apply.row_lookup import RowLookup, concerns, expects_columns, prefetched
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetCatalog, TargetTable

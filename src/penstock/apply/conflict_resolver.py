@@ -1,4 +1,4 @@
-"""Carries out what `resolve` decides: the row path hands it a change that met a conflict.
+"""Resolves conflicts: carries out what `conflict_methods` decides about a change that met one in the row path.
 
 Rows that are decided about are locked first, so what is found of them is so until the transaction ends. Values are
 compared by the database, by the type and collation of their column.
@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
-from penstock.apply.resolve import (
+from penstock.apply.conflict_methods import (
+    Conflict,
     ConflictKind,
     ConflictRules,
+    Decision,
     Method,
+    Order,
     Resolution,
     Resolver,
     ResolverOutcome,
-    called,
-    columns_of,
-    incoming_wins,
+    Shifted,
+    decide,
 )
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable
@@ -52,37 +54,6 @@ class Done:
 NOTHING_DONE = Done(None, Images({}, {}))
 
 
-@dataclass(frozen=True)
-class _Conflict:
-    """What resolvers are asked about.
-
-    Attributes:
-        key: Finds the row, which is locked.
-        differing: The columns in conflict.
-        changed: What the change would set.
-        old, incoming: The row before and after the change, as far as the change tells it.
-    """
-
-    table: TargetTable
-    key: RowMatch
-    differing: Sequence[str]
-    changed: Image
-    old: Image
-    incoming: Image
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What resolvers decided: the columns to set, and how each list came out."""
-
-    values: Image
-    outcomes: Sequence[tuple[Resolver, ResolverOutcome, tuple[str, ...]]]
-
-
-_Order = Callable[[TargetTable, RowMatch, str, "str | None"], "int | None"]
-_Shifted = Callable[[TargetTable, RowMatch, str, "str | None", "str | None"], "str | None"]
-
-
 class ConflictResolver:
     """Resolves conflicts of single changes, inside the open transaction of a session."""
 
@@ -93,8 +64,8 @@ class ConflictResolver:
         conflicts: ConflictRules,
         *,
         update: Callable[[TargetTable, RowMatch, Image], int] | None = None,
-        order: _Order | None = None,
-        shifted: _Shifted | None = None,
+        order: Order | None = None,
+        shifted: Shifted | None = None,
     ) -> None:
         """Write through `session` changes of the tables in the dictionary.
 
@@ -172,7 +143,7 @@ class ConflictResolver:
         current, changed = error.found, changed_columns(change)
         key = RowMatch({name: change.before[name] for name in table.key.columns}, {})
         incoming = {**change.before, **(change.after or {})}
-        decision = self._decide(resolvers, _Conflict(table, key, error.differing, changed, change.before, incoming))
+        decision = self._decide(resolvers, Conflict(table, key, error.differing, changed, change.before, incoming))
         return None if decision is None else self._set(change, table, key, current, decision)
 
     def _update_in_the_way(
@@ -203,56 +174,20 @@ class ConflictResolver:
         current, differing = compared[0][0], [*compared[0][1], *unknown]
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
-        decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))
+        decision = self._decide(resolvers, Conflict(table, key, differing, changed, {}, change.after))
         return None if decision is None else self._set(change, table, key, current, decision)
 
-    def _decide(self, resolvers: Sequence[Resolver], conflict: _Conflict) -> _Decision | None:
-        """Ask the resolvers what to set in a row; None where one of those that have a say cannot decide."""
-        asked = called(resolvers, conflict.differing, resolves_rows=self._conflicts.resolves_rows)
-        if not asked:
-            return None
-        values, outcomes = dict(conflict.changed), []
-        for resolver in asked:
-            columns = columns_of(resolver, conflict.incoming)
-            if columns is None:
-                return None
-            if resolver.method is Method.DELTA:
-                moved = self._moved(conflict, [name for name in columns if name in conflict.changed])
-                if moved is None:
-                    return None
-                values.update(moved)
-                outcomes.append((resolver, ResolverOutcome.MERGED, columns))
-                continue
-            wins = incoming_wins(resolver.method, self._order(conflict, resolver))
-            if wins is None:
-                return None
-            for name in columns:
-                if not wins:
-                    values.pop(name, None)
-                elif name in conflict.changed or name not in conflict.table.key.columns:
-                    values[name] = conflict.incoming[name]
-            outcomes.append((resolver, ResolverOutcome.APPLIED if wins else ResolverOutcome.DISCARDED, columns))
-        return _Decision(values, outcomes)
-
-    def _order(self, conflict: _Conflict, resolver: Resolver) -> int | None:
-        """How the incoming value of the resolution column stands to the row's; see `TargetSession.order`."""
-        if not resolver.method.compares or resolver.by is None:
-            return None
-        return self._ask_order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
-
-    def _moved(self, conflict: _Conflict, columns: Sequence[str]) -> Image | None:
-        """Numbers of the row after the change has added its difference; None where one is null or not told."""
-        moved = {}
-        for name in columns:
-            old, new = conflict.old.get(name), conflict.changed[name]
-            value = self._ask_shifted(conflict.table, conflict.key, name, old, new)
-            if value is None:
-                return None
-            moved[name] = value
-        return moved
+    def _decide(self, resolvers: Sequence[Resolver], conflict: Conflict) -> Decision | None:
+        return decide(
+            resolvers,
+            conflict,
+            resolves_rows=self._conflicts.resolves_rows,
+            order=self._ask_order,
+            shifted=self._ask_shifted,
+        )
 
     def _set(
-        self, change: Change, table: TargetTable, key: RowMatch, current: Image, decision: _Decision
+        self, change: Change, table: TargetTable, key: RowMatch, current: Image, decision: Decision
     ) -> _Made | None:
         values = writable(decision.values, table)
         if not values:

@@ -27,8 +27,8 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     VALUE_TOO_LONG,
 )
+from penstock.apply.conflict_methods import Resolution
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import Resolution
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction

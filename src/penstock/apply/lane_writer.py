@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.apply.apply_errors import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.blocked_keys import BlockedKeys
 from penstock.apply.change_applier import Handled
+from penstock.apply.conflict_methods import ErrorAction
 from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
 from penstock.apply.conflict_split import ConflictSplit, dependencies_of_changes, may_take_another_key
 from penstock.apply.group import Group
@@ -23,7 +24,6 @@ from penstock.apply.held_transactions import HeldTransactions
 from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import Failed, Failure, LaneLedger
 from penstock.apply.reader import fingerprint
-from penstock.apply.resolve import ErrorAction
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import ApplyError
 from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
-from penstock.apply.resolve import Resolution
+from penstock.apply.conflict_methods import Resolution
 from penstock.change import TableName, Transaction
 from penstock.history import History
 from penstock.position import Anchor, Scn

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.apply.apply_errors import ApplyError
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import ALL_DDL, DdlRules
 from penstock.apply.entry_edits import EditedEntry, Mend, Numbered, as_committed
 from penstock.apply.error_queue import (
@@ -21,7 +22,6 @@ from penstock.apply.error_queue import (
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import ConflictRules
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Op, TableName, Transaction

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.apply.conflict_methods import ConflictRules, TableRules
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, OnBadRow, Parameters
-from penstock.apply.resolve import ConflictRules, TableRules
 from penstock.change import Op, TableName
 from penstock.config.conflicts import ConflictConfig, ErrorRuleConfig
 from penstock.config.dependencies import DependenciesConfig
