@@ -80,13 +80,13 @@ class ConflictResolver:
         self._dictionary = dictionary
         self._conflicts = conflicts
 
-    def mends_refusals(self, change: Change, table: TargetTable) -> bool:
-        """Whether a statement that the database refuses may be made good, so that it has to be undone alone."""
+    def resolves_refusals(self, change: Change, table: TargetTable) -> bool:
+        """Whether a statement that the database refuses may be resolved, so that it has to be undone alone."""
         if change.op is Op.INSERT:
             return bool(self._conflicts.resolvers_for(table.name, Op.INSERT, ConflictKind.EXISTS))
         return self._conflicts.handle_collisions and _moves(change, table)
 
-    def mend(
+    def resolve(
         self,
         number: int,
         change: Change,
@@ -106,15 +106,15 @@ class ConflictResolver:
         """
         match change.op, error.number:
             case Op.UPDATE, n if n == ROW_DIFFERS:
-                row, mend = ConflictKind.EXISTS, self._update_row
+                row, act = ConflictKind.EXISTS, self._update_row
             case Op.UPDATE, n if n == ROW_MISSING:
-                row, mend = ConflictKind.MISSING, self._insert_missing
+                row, act = ConflictKind.MISSING, self._insert_missing
             case Op.DELETE, n if n == ROW_DIFFERS:
-                row, mend = ConflictKind.EXISTS, self._delete_row
+                row, act = ConflictKind.EXISTS, self._delete_row
             case Op.DELETE, n if n == ROW_MISSING:
-                row, mend = ConflictKind.MISSING, _leave
+                row, act = ConflictKind.MISSING, _leave
             case Op.INSERT, n if n == UNIQUE_VIOLATED:
-                row, mend = ConflictKind.EXISTS, partial(self._update_in_the_way, seen=seen)
+                row, act = ConflictKind.EXISTS, partial(self._update_in_the_way, seen=seen)
             case Op.UPDATE, n if n == UNIQUE_VIOLATED:
                 return self._move_onto(number, change, table, error)
             case _:
@@ -125,7 +125,7 @@ class ConflictResolver:
         if resolvers[0].method is Method.RECORD:
             made: _Made | None = (NOTHING_DONE, [(resolvers[0], ResolverOutcome.RECORDED, ())])
         else:
-            made = mend(change, table, error, resolvers)
+            made = act(change, table, error, resolvers)
         if made is None:
             return None
         done, outcomes = made
@@ -259,7 +259,6 @@ class ConflictResolver:
 
 _Outcomes = Sequence[tuple[Resolver, ResolverOutcome, tuple[str, ...]]]
 _Made = tuple[Done, _Outcomes]
-_Mend = Callable[[Change, TargetTable, ApplyError, Sequence[Resolver]], "_Made | None"]
 
 
 def changed_columns(change: Change) -> Image:

@@ -229,9 +229,11 @@ class LaneWriter:
             written.begin()
             for (index, transaction), found in zip(some, meetings, strict=True):
                 # What was seen of a row that was written to since is not so any more.
-                meeting = {n: met for n, met in found.items() if met.mended or not written.concerns(index, n)}
-                is_early = any(met.mended for met in meeting.values())
-                if plan.is_whole[index] and not all(n in meeting and meeting[n].mended for n in _numbers(transaction)):
+                meeting = {n: met for n, met in found.items() if met.resolved or not written.concerns(index, n)}
+                is_early = any(met.resolved for met in meeting.values())
+                if plan.is_whole[index] and not all(
+                    n in meeting and meeting[n].resolved for n in _numbers(transaction)
+                ):
                     one = self._try_apart(transaction, meeting=meeting)
                     if one.failure is not None and is_early:
                         failing.append(int(plan.txn[index]))

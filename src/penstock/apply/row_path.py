@@ -166,7 +166,7 @@ class RowPath:
             None where that is not known, or something is to be done about it.
         """
         change, met = _nth(transaction, 1), meeting.get(1)
-        if met is None or met.rows is None or met.mended is not None or change.op not in (Op.UPDATE, Op.DELETE):
+        if met is None or met.rows is None or met.resolved is not None or change.op not in (Op.UPDATE, Op.DELETE):
             return None
         if self._handlers is not None and self._handlers.of(change) is not None:
             return None
