@@ -261,7 +261,7 @@ def test_an_edited_entry_keeps_the_values_that_it_does_not_hold(copy: Copy) -> N
         ],
     }
 
-    assert copy.retry(mend=by_form(json.dumps(form))) == [error.id]
+    assert copy.retry(edit=by_form(json.dumps(form))) == [error.id]
     assert copy.row() == {"text": "fünf", "short": "fits"}
 
 

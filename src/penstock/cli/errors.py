@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.entry_edits import Mend, Setting
+    from penstock.apply.entry_edits import EntryEdit, Setting
     from penstock.apply.retry import Retried
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
@@ -162,7 +162,7 @@ def retry(
     until: UntilOption = None,
     text: TextOption = "",
     go_on: Annotated[bool, typer.Option("--go-on", help="Continue after one that fails again.")] = False,
-    mending: WithOption = None,
+    function: WithOption = None,
     as_me: AsMeOption = False,
     role: RoleOption = None,
     dry_run: DryRunOption = False,
@@ -173,12 +173,12 @@ def retry(
     wanted = _filter(table, error, since, until, text)
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
-    mend = _function(mending, pipeline)
+    edit = _function(function, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
     _apply(
         pipeline,
         chosen,
-        mend,
+        edit,
         as_me=as_me,
         role=role,
         go_on=go_on,
@@ -206,7 +206,7 @@ def edit(
     form: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="JSON as `show --json` prints it, edited; - reads it.")
     ] = None,
-    mending: WithOption = None,
+    function: WithOption = None,
     as_me: AsMeOption = False,
     role: RoleOption = None,
     dry_run: DryRunOption = False,
@@ -221,18 +221,18 @@ def edit(
     from penstock.apply.entry_edits import by_form, by_settings
 
     settings = _settings(setting, null, unset)
-    ways = [bool(settings or skip), form is not None, mending is not None]
+    ways = [bool(settings or skip), form is not None, function is not None]
     if sum(ways) > 1:
         raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
-    def apply(mend: Mend) -> None:
-        _apply(pipeline, [entry_id], mend, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
+    def apply(edit: EntryEdit) -> None:
+        _apply(pipeline, [entry_id], edit, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
     elif any(ways):
-        apply(_function(mending, pipeline) or by_settings(settings, skip or ()))
+        apply(_function(function, pipeline) or by_settings(settings, skip or ()))
     else:
         from penstock.cli.editor import edited
 
@@ -318,7 +318,7 @@ def history(
 def _apply(
     pipeline: Pipeline | Publication,
     chosen: Sequence[str],
-    mend: Mend | None,
+    edit: EntryEdit | None,
     *,
     as_me: bool,
     role: str | None,
@@ -339,7 +339,7 @@ def _apply(
         for retried in pipeline.retry(
             chosen,
             notes.add,
-            mend=mend,
+            mend=edit,
             as_me=as_me,
             role=role,
             go_on=go_on,
@@ -460,7 +460,7 @@ def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str
     ]
 
 
-def _function(name: str | None, pipeline: Pipeline | Publication) -> Mend | None:
+def _function(name: str | None, pipeline: Pipeline | Publication) -> EntryEdit | None:
     from penstock.apply.entry_edits import by_function
     from penstock.user_code import load
 

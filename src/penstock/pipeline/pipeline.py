@@ -16,7 +16,7 @@ from functools import partial
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
-from penstock.apply.entry_edits import Mend
+from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.ledger import ProcessState
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
@@ -216,7 +216,7 @@ class Pipeline(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
+        mend: EntryEdit | None = None,
         as_me: bool = False,
         role: str | None = None,
         go_on: bool = False,
@@ -233,7 +233,7 @@ class Pipeline(Capturing):
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
-        config = replace(self._retry_config, mend=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
+        config = replace(self._retry_config, edit=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
         for fault in self.config.handlers.check():
             raise fault
         queue = self._ends.error_queue()

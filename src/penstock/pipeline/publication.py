@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.apply.entry_edits import Mend
+from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried
@@ -221,7 +221,7 @@ class Publication(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
+        mend: EntryEdit | None = None,
         as_me: bool = False,
         role: str | None = None,
         go_on: bool = False,
@@ -241,7 +241,7 @@ class Publication(Capturing):
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
             versions = [version.table for version in stream.tables()]
-        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
+        yield from queue.retry(entry_ids, versions, edit=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""
