@@ -18,12 +18,12 @@ from penstock.apply.change_applier import Handled
 from penstock.apply.conflict_methods import ErrorAction
 from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
 from penstock.apply.conflict_split import ConflictSplit, dependencies_of_changes, may_take_another_key
+from penstock.apply.dependency_keys import fingerprint
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.held_transactions import HeldTransactions
 from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import Failed, Failure, LaneLedger
-from penstock.apply.reader import fingerprint
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog

@@ -116,7 +116,7 @@ class LaneLedger(ABC):
         """Return the marks of all that the error queue holds.
 
         Args:
-            marked_by: The keys that marks are made by now, see `reader.fingerprint`.
+            marked_by: The keys that marks are made by now, see `dependency_keys.fingerprint`.
         """
 
     @abstractmethod
