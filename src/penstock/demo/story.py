@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.pipeline.capturing import RunListener
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import load
-from penstock.verify.compare import VerifyResult
+from penstock.verify.driver import VerifyResult
 from penstock.wiring import open_pipeline
 
 _FILE = """\

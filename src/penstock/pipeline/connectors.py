@@ -53,7 +53,7 @@ from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
 from penstock.snapshot.task import SourceAccess, TargetAccess
 from penstock.source_switch import Mark, SwitchPosition, SwitchSource
 from penstock.stream import Source, StoredCopy, TableVersion
-from penstock.verify.comparer import ComparedSource, ComparedTarget
+from penstock.verify.task import ComparedSource, ComparedTarget
 
 COMPARE_EXTERNAL = (
     "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"

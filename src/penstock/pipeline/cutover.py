@@ -25,7 +25,7 @@ from penstock.pipeline.process_state import low_watermark
 from penstock.position import Scn
 from penstock.stream import Source
 from penstock.text import are, count
-from penstock.verify.compare import VerifyResult
+from penstock.verify.driver import VerifyResult
 
 _PAUSE_S = 0.2
 

@@ -63,8 +63,8 @@ from penstock.rules.ruleset import RuleSet
 from penstock.spark.job import for_each
 from penstock.spark.starting import Spark
 from penstock.stream import given_up
-from penstock.verify.compare import VerifyListener, VerifyResult
-from penstock.verify.comparer import not_copied
+from penstock.verify.driver import VerifyListener, VerifyResult
+from penstock.verify.task import not_copied
 
 
 class Pipeline(Capturing):
@@ -187,7 +187,7 @@ class Pipeline(Capturing):
 
         Args:
             tables: Patterns, as in the pipeline file, of the tables to compare; all of them if there are none.
-            repair: Bring the rows that differ; see `verify.compare.verify`.
+            repair: Bring the rows that differ; see `verify.driver.verify`.
 
         Raises:
             OperatorError: Nothing is set up, none of the tables can be compared, a pattern means no table of the

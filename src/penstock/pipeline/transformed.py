@@ -36,7 +36,7 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.text import printable
-from penstock.verify.comparer import ComparedSource
+from penstock.verify.task import ComparedSource
 
 _SHAPES = 1 << 16
 """A version of a table at the source, times this, plus a number for what rules make of it."""
