@@ -344,10 +344,10 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
     def stop_request(self) -> StopRequest | None:
         """Return how the run is asked to stop, if it is."""
 
-    def note_cut_short(self, reason: str) -> None:
+    def set_status_of_cut_run(self, reason: str) -> None:
         """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
 
-    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+    def set_status_of_last_run(self, reason: str, *, is_aborted: bool = False) -> None:
         """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
 
     def consumer(self) -> Consumer:

@@ -91,7 +91,7 @@ class Control:
             state = ledger.state()
             if state is not None and state.status is ProcessStatus.ENABLED:
                 # It could not say so itself, for what it was applying still had locks in the ledger.
-                ledger.note_cut_short("it was told to stop, and was cut short")
+                ledger.set_status_of_cut_run("it was told to stop, and was cut short")
                 state = ledger.state()
             assert state is not None
             return state

@@ -29,7 +29,8 @@ from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError
 from penstock.pipeline import resync
-from penstock.pipeline.capturing import Capturing, RunListener, not_for_ever
+from penstock.pipeline.apply_run import ApplyRun, check_target, end_of_run
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import (
     EventSource,
     PipelineEnds,
@@ -50,7 +51,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.process_state import held_state
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.run import ApplyRun, check_target, end_of_run
+from penstock.pipeline.running import RunListener, not_for_ever
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.setup_plan import SetupPlanner
 from penstock.pipeline.status import Status, not_set_up, status_of
@@ -458,13 +459,13 @@ class Pipeline(Capturing):
             finally:
                 run.end(is_hurried=not is_finished)
 
-    def _note_stop(self, error: PenstockError) -> None:
+    def _set_status(self, error: PenstockError) -> None:
         # The ledger may be out of reach, or another role's: then there is nowhere to note it. And whatever goes wrong
         # here, the error that ended the run is the one to be raised.
         with suppress(Exception):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
-                    ledger.note_stop(str(error), is_aborted=isinstance(error, HandlerError))
+                    ledger.set_status_of_last_run(str(error), is_aborted=isinstance(error, HandlerError))
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]

@@ -19,11 +19,12 @@ from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
-from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.running import CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
