@@ -1,4 +1,7 @@
-"""What a person says to an apply process while its run is at work, wherever that is: through the ledger."""
+"""Controls an apply process through the ledger, wherever its run is: parameters, and requests to stop.
+
+A new run waits here for another one to end, and is refused if it does not.
+"""
 
 from __future__ import annotations
 
