@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from penstock.apply.apply_errors import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
-from penstock.apply.current_rows import stand
 from penstock.apply.entry_edits import AbsentValue, Setting, by_form, by_function, by_settings, read_setting
+from penstock.apply.entry_rows import stand
 from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, ErrorType, NoEntryError
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
 from penstock.change import Change

@@ -11,7 +11,7 @@ from penstock.cli.console import as_text, print_facts, say, shown
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.current_rows import CurrentRow
+    from penstock.apply.entry_rows import CurrentRow
     from penstock.apply.error_queue import ErrorEntry
     from penstock.change import Image, TableName
     from penstock.pipeline.errors import ShownEntry

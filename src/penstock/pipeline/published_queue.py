@@ -7,8 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from penstock.apply.current_rows import CurrentRow
 from penstock.apply.entry_edits import EntryEdit, as_committed
+from penstock.apply.entry_rows import CurrentRow
 from penstock.apply.error_queue import EntryOutcome, ErrorEntry, NoEntryError
 from penstock.apply.retry import Retried
 from penstock.apply.target import TargetCatalog, TargetTable
