@@ -38,7 +38,7 @@ from penstock.dialects.base import (
     NativeForm,
     NotCompared,
     Renamed,
-    SequenceMove,
+    SequenceSetting,
     SequenceValue,
     SetupStep,
     SourceTables,
@@ -391,11 +391,11 @@ class PostDataBuilder(Protocol):
         Nobody is kept from writing while an index is built.
         """
 
-    def moves(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
-        """Say where sequences have to move to go on where those of the source stand; never backwards."""
+    def sequences_to_set(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
+        """Say what sequences have to be set to, to go on where those of the source stand; never backwards."""
 
-    def move(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
-        """Move them; returns how each stood and stands."""
+    def set_sequences(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
+        """Set them; returns how each stood and stands."""
 
     def stop(self) -> None:
         """Have `build`, in another thread, end soon."""
