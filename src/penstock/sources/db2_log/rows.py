@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from penstock.errors import OperatorError
-from penstock.formats.debezium.canonical import float32_text, float_text
+from penstock.formats.debezium.numbers import float32_text, float_text
 from penstock.sources.db2_log.catalog import GRAPHIC, Catalog, Db2Column, Db2Table
 
 FORMATTED, VALUE_COMPRESSED = 0x01, 0x02
