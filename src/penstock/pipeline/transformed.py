@@ -331,7 +331,7 @@ def _explained(table: TransformedTable, rule: TableRule) -> str:
     parts = [
         f"without {', '.join(rule.columns.dropped)}" if rule.columns.dropped else "",
         f"with {', '.join(column.name for column in table.columns[len(rule.columns.names) :])}" if rule.added else "",
-        f"rows where {rule.condition.sql}" if rule.condition is not None else "",
+        f"rows where {rule.row_filter.sql}" if rule.row_filter is not None else "",
         f"only {', '.join(sorted(rule.operations))}" if rule.operations is not None else "",
         f"step {rule.step.name}" if rule.step is not None else "",
     ]

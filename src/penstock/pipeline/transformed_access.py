@@ -189,7 +189,7 @@ class TransformedComparedSource:
 
 
 def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
-    asked = {name for one in (rule.condition, *rule.added.values()) if one is not None for name in one.inputs}
+    asked = {name for one in (rule.row_filter, *rule.added.values()) if one is not None for name in one.inputs}
     lacking = sorted(asked - set(there))
     if lacking:
         raise OperatorError(
