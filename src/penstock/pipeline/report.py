@@ -181,7 +181,7 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
         tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
 
 
-def nameable(error: Exception) -> PenstockError:
+def redacted_error(error: Exception) -> PenstockError:
     """Return an error as it may be told: of an unforeseen one only its kind, for its text may hold a value."""
     if isinstance(error, PenstockError):
         return error

@@ -16,7 +16,7 @@ from penstock.apply.process import Listener, Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.errors import PenstockError
 from penstock.events import Event, SourceFacts
-from penstock.pipeline.report import nameable, tell_ended, tell_failed
+from penstock.pipeline.report import redacted_error, tell_ended, tell_failed
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 
@@ -77,7 +77,7 @@ class Run:
         except BaseException as exc:
             self.listener.close()
             if isinstance(exc, Exception):
-                failure = nameable(exc)
+                failure = redacted_error(exc)
                 tell_failed(failure)
                 set_status(failure)
             raise
