@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,17 +175,8 @@ def retry(
     pipeline = open_file(file)
     edit = _function(function, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    _apply(
-        pipeline,
-        chosen,
-        edit,
-        as_me=as_me,
-        role=role,
-        go_on=go_on,
-        dry_run=dry_run,
-        skip_gone=not entry_id,
-        json=json,
-    )
+    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run, go_on=go_on, skip_gone=not entry_id)
+    _apply(pipeline, chosen, edit, how, json=json)
 
 
 @app.command()
@@ -226,8 +217,10 @@ def edit(
         raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
+    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run)
+
     def apply(edit: EntryEdit) -> None:
-        _apply(pipeline, [entry_id], edit, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
+        _apply(pipeline, [entry_id], edit, how, json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
@@ -315,20 +308,22 @@ def history(
         )
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """How entries are applied; see `Pipeline.retry`."""
+
+    as_me: bool
+    role: str | None
+    dry_run: bool
+    go_on: bool = False
+    skip_gone: bool = False
+
+
 def _apply(
-    pipeline: Pipeline | Publication,
-    chosen: Sequence[str],
-    edit: EntryEdit | None,
-    *,
-    as_me: bool,
-    role: str | None,
-    go_on: bool,
-    dry_run: bool,
-    json: bool,
-    skip_gone: bool = False,
+    pipeline: Pipeline | Publication, chosen: Sequence[str], edit: EntryEdit | None, how: _Attempt, *, json: bool
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    if as_me and role is not None:
+    if how.as_me and how.role is not None:
         raise ConfigError("say either --as-me, or --role")
     from penstock.cli.error_sums import AlikeNotes, kind_of_failure
 
@@ -340,26 +335,26 @@ def _apply(
             chosen,
             notes.add,
             mend=edit,
-            as_me=as_me,
-            role=role,
-            go_on=go_on,
-            dry_run=dry_run,
-            skip_gone=skip_gone,
+            as_me=how.as_me,
+            role=how.role,
+            go_on=how.go_on,
+            dry_run=how.dry_run,
+            skip_gone=how.skip_gone,
         ):
             done.append(retried)
             # Of those that fail alike the first is told; the sum counts them.
             kind = kind_of_failure(retried) if retried.is_failed else None
             if not json and kind not in told:
-                _tell(retried, is_last_word=go_on or dry_run)
+                _tell(retried, is_last_word=how.go_on or how.dry_run)
             told |= {kind} if kind is not None else set()
     except PenstockError:
         notes.close()
         # Of what was refused before anything was tried, the error says all that there is to say.
         if done or json:
-            _sum_up(done, dry_run=dry_run, json=json)
+            _sum_up(done, dry_run=how.dry_run, json=json)
         raise
     notes.close()
-    _sum_up(done, dry_run=dry_run, json=json)
+    _sum_up(done, dry_run=how.dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
         raise typer.Exit(3)
