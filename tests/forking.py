@@ -25,7 +25,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.spark import daemon, workers
+from penstock import worker_daemon
+from penstock.spark import workers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,7 +106,7 @@ def _serve() -> None:
         if needs_java:
             if java is None:
                 # What a run's workers need, and what the first use of Spark's frames imports.
-                daemon.import_all()
+                worker_daemon.import_all()
                 importlib.import_module("pyspark.testing")
                 java = _Java()
             asked["environment"] |= java.environment
@@ -148,7 +149,7 @@ class _Java:
     def fork_workers(self) -> None:
         """Fork what the next run's Python workers are forked from, as a run does that starts its Java itself."""
         Path(self._address).unlink(missing_ok=True)
-        workers.fork(self._address, daemon.run)
+        workers.fork(self._address, worker_daemon.run)
 
     def _remove(self) -> None:
         # Commands are forked with it, and end before.

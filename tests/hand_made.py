@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies, plan_lanes
+from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.error_queue import Actor, ErrorEntry
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.reader import find_dependencies
 from penstock.apply.retry import Retried, RetryConfig, retry
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable

@@ -12,8 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.apply.conflict_methods import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    Method,
+    Resolver,
+    TableRules,
+)
 from penstock.apply.parameters import CommitSerialization
-from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.change import Op, TableName
 from penstock.config import PipelineConfig
 from penstock.config.connections import KafkaConfig

@@ -244,6 +244,41 @@ def spans(cell: Token) -> list[str]:
     return [token.content for token in cell.children or [] if token.type == "code_inline"]
 
 
+FOLDER = ROOT / "src/penstock"
+
+
+def files_named(markdown: str) -> list[str]:
+    """Files that are named, as `apply/net.py`."""
+    return re.findall(r"`([\w/.-]+\.(?:py|sql))`", markdown)
+
+
+def test_files_that_the_architecture_and_the_glossary_name_are_there() -> None:
+    # The last column of the glossary has former names.
+    terms = re.sub(r" \|[^|]*\|$", "", text("docs/glossary.md"), flags=re.MULTILINE)
+    named = files_named(text("docs/architecture.md")) + files_named(terms)
+    assert len(named) > 100
+    assert [name for name in named if not any((place / name).is_file() for place in (FOLDER, ROOT))] == []
+
+
+def test_files_that_the_readme_of_a_folder_names_are_there() -> None:
+    for page in sorted(FOLDER.rglob("README.md")):
+        # Beside it, below it, or above it; `config.py` is one of each source and sink.
+        places = [*page.parent.rglob("*/"), *page.parents]
+        named = [name for name in files_named(page.read_text(encoding="utf-8")) if name != "config.py"]
+        assert [name for name in named if not any((place / name).is_file() for place in places)] == [], page
+
+
+def test_what_the_table_of_symptoms_names_is_in_the_files_that_it_names() -> None:
+    for _, begin, know in rows("docs/architecture.md", "symptom"):
+        for cell in (begin, know):
+            content = ""
+            for name in spans(cell):
+                if re.search(r"\.(py|sql)$", name):
+                    content = (FOLDER / name).read_text(encoding="utf-8")
+                elif content:
+                    assert re.search(rf"\b(def|class) {name}\b|^ +{name}: ", content, re.M), (name, cell.content)
+
+
 def test_the_table_of_commands_names_options_that_exist_and_leaves_out_no_command() -> None:
     named = set()
     usages = [usage.content for usage, _, _ in rows("docs/cli.md", "command")]

@@ -1,7 +1,8 @@
 """The errors Penstock raises on purpose, sorted by what the caller can do next.
 
-Each one says what failed, where, and what to do. None of them ever holds a row value or a secret:
-a table, an operation, a position and a constraint name are enough to find the rest.
+Each one says what failed, where, and what to do. None of them ever holds a row value or a secret: a table, an
+operation, a position and a constraint name are enough to find the rest. What others say is passed on by the functions
+whose names begin with `redacted_`; docs/security.md lists them.
 """
 
 from __future__ import annotations

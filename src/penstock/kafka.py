@@ -147,12 +147,12 @@ def bad_settings(error: object) -> ConfigError:
     """The error for settings that the client does not take."""
     return ConfigError(
         "the settings for Kafka are not taken",
-        where=_without_value(str(error)),
+        where=_redacted_setting(str(error)),
         do="correct connections.<name>.settings, which are librdkafka's",
     )
 
 
-def _without_value(text: str) -> str:
+def _redacted_setting(text: str) -> str:
     """What librdkafka says of a setting, which may repeat its value."""
     named = re.search(r"[a-z]+(?:\.[a-z]+)+", text)
     return f"setting {named[0]}" if named else "one of the settings"

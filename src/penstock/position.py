@@ -20,7 +20,7 @@ class Limit:
     """How much a reader takes at a time.
 
     Attributes:
-        large_changes: A transaction of more changes comes alone, and whole, whatever the other limits.
+        large_changes: A transaction of more changes is large: it comes alone, and whole, whatever the other limits.
         large_bytes: The same for one of larger images.
         until: No further than this position; whoever asks a source for a slice sees to it.
     """

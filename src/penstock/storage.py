@@ -141,7 +141,7 @@ def open_storage(place: str, *, folder: Path = Path()) -> Storage:
         return LocalStorage((folder / Path(place).expanduser()).absolute())
     if scheme == "file":
         return LocalStorage(Path(urlsplit(place).path))
-    label = _without_secrets(place)
+    label = _redacted_url(place)
     try:
         with _translated("reach", label):
             store, path = pafs.FileSystem.from_uri(place)
@@ -421,7 +421,7 @@ def _taken(where: str) -> NameTakenError:
     return NameTakenError("there is a file of this name already", where=where)
 
 
-def _without_secrets(url: str) -> str:
+def _redacted_url(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
 

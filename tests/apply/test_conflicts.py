@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.apply.apply_errors import FOREIGN_KEY_VIOLATED, ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED
-from penstock.apply.resolve import (
+from penstock.apply.conflict_methods import (
     ConflictKind,
     ConflictRules,
     ErrorAction,

@@ -1,4 +1,4 @@
-"""Entries of the error queue: retried, mended, tried, given up, and what is written down of it."""
+"""Entries of the error queue: retried, edited, tried, given up, and what is written down of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from penstock.apply.apply_errors import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
-from penstock.apply.current_rows import stand
 from penstock.apply.entry_edits import AbsentValue, Setting, by_form, by_function, by_settings, read_setting
+from penstock.apply.entry_rows import stand
 from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, ErrorType, NoEntryError
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
 from penstock.change import Change
@@ -62,7 +62,7 @@ def test_s65_a_mended_value_is_applied_once(target: Target) -> None:
         assert entry.message_number == 2
         return replace(change, before={**(change.before or {}), "bal": "100.00"}) if number == 2 else change
 
-    (retried,) = target.retried(entry_id, mend=by_function(mend))
+    (retried,) = target.retried(entry_id, edit=by_function(mend))
 
     assert rows(target) == MENDED
     assert target.errors() == []
@@ -74,7 +74,7 @@ def test_s65_a_mended_value_is_applied_once(target: Target) -> None:
 def test_s65_a_change_is_left_out(target: Target) -> None:
     entry_id = s37(target)
 
-    (retried,) = target.retried(entry_id, mend=by_function(lambda change, _, number: change if number != 2 else None))
+    (retried,) = target.retried(entry_id, edit=by_function(lambda change, _, number: change if number != 2 else None))
 
     assert rows(target) == (100, 210, 1)
     assert target.errors() == []
@@ -90,7 +90,7 @@ def test_s65_a_function_that_fails_leaves_everything_as_it_was(target: Target) -
         raise ValueError(f"a secret: {change.before}")
 
     with pytest.raises(OperatorError, match="failed: ValueError") as caught:
-        target.retry(entry_id, mend=by_function(mend, "my:mend"))
+        target.retry(entry_id, edit=by_function(mend, "my:mend"))
 
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -105,7 +105,7 @@ def test_an_edit_that_fails_leaves_the_entry_as_the_source_committed_it(target: 
     before = target.queue.load(entry_id)
 
     with pytest.raises(OperatorError, match="still cannot be applied"):
-        target.retry(entry_id, mend=by_settings([Setting(2, "before", "bal", "7.00")], []))
+        target.retry(entry_id, edit=by_settings([Setting(2, "before", "bal", "7.00")], []))
 
     assert target.queue.load(entry_id) == before
     assert rows(target) == BEFORE
@@ -118,7 +118,7 @@ def test_what_is_left_out_does_not_change_which_number_a_failing_change_has(targ
     target.apply(T(100, acct(2, 200, 210), twice, acct(1, 999, 50)))
     (entry,) = target.errors()
 
-    (retried,) = target.retried(entry.id, mend=by_settings([], [1, 2]), go_on=True)
+    (retried,) = target.retried(entry.id, edit=by_settings([], [1, 2]), go_on=True)
 
     assert retried.failure is not None
     assert retried.failure.message_number == 3
@@ -145,7 +145,7 @@ def test_an_edit_that_does_not_fit_is_refused(target: Target, case: str) -> None
     entry_id = s37(target)
 
     with pytest.raises(ConfigError) as caught:
-        target.retry(entry_id, mend=by_settings(settings, skipped))
+        target.retry(entry_id, edit=by_settings(settings, skipped))
 
     assert why in str(caught.value)
     assert rows(target) == BEFORE
@@ -170,7 +170,7 @@ def test_a_form_says_what_to_apply(target: Target) -> None:
     target.connection.execute("INSERT INTO dept VALUES (30, 'was')")
     filled["changes"][2] |= {"op": "update", "before": {"id": "30", "name": "was"}}
 
-    (retried,) = target.retried(entry_id, mend=by_form(json.dumps(filled)))
+    (retried,) = target.retried(entry_id, edit=by_form(json.dumps(filled)))
 
     assert rows(target) == (50, 200, 1)
     assert target.one("SELECT name FROM dept WHERE id = 30") == "N"
@@ -225,7 +225,7 @@ def test_a_form_that_does_not_fit_is_refused(target: Target, case: str) -> None:
     entry_id = s37(target)
 
     with pytest.raises(ConfigError) as caught:
-        target.retry(entry_id, mend=by_form(broken(case, form(target, entry_id))))
+        target.retry(entry_id, edit=by_form(broken(case, form(target, entry_id))))
 
     assert BROKEN[case] in str(caught.value)
     assert "200" not in str(caught.value)
@@ -441,7 +441,7 @@ def test_a_column_that_the_target_lacks_is_taken_out(target: Target) -> None:
     target.apply(T(100, insert("dept", id=30, name="N", boss="eve")))
     assert target.failed() == [(100, COLUMN_MISSING, 1, 1)]
 
-    target.retry(mend=by_settings([Setting(1, "after", "boss", AbsentValue.ABSENT)], []))
+    target.retry(edit=by_settings([Setting(1, "after", "boss", AbsentValue.ABSENT)], []))
 
     assert target.one("SELECT name FROM dept WHERE id = 30") == "N"
 
@@ -589,7 +589,7 @@ def test_the_history_holds_no_row_value(target: Target) -> None:
     with suppress(OperatorError):
         target.retry()
     with suppress(OperatorError):
-        target.retry(mend=by_settings([Setting(1, "after", "code", "t00long" * 9)], []))
+        target.retry(edit=by_settings([Setting(1, "after", "code", "t00long" * 9)], []))
 
     held = str(target.rows("SELECT a::text FROM penstock.error_action a"))
 
@@ -606,8 +606,8 @@ def test_what_was_not_captured_cannot_be_applied_only_left_out(target: Target) -
     with pytest.raises(OperatorError, match="was not captured"):
         target.retry()
     with pytest.raises(ConfigError, match="of operation gap, which can only be left out"):
-        target.retry(mend=by_settings([Setting(2, "before", "reason", "none")], []))
-    target.retry(mend=by_settings([], [2]))
+        target.retry(edit=by_settings([Setting(2, "before", "reason", "none")], []))
+    target.retry(edit=by_settings([], [2]))
 
     assert target.one("SELECT name FROM dept WHERE id = 30") == "N"
     assert target.errors() == []
@@ -690,7 +690,7 @@ def test_a_function_that_finds_nothing_to_mend_makes_it_a_retry(target: Target) 
     target.connection.execute("UPDATE acct SET bal = 998 WHERE id = 1")
 
     with pytest.raises(OperatorError):
-        target.retry(entry_id, mend=by_function(lambda change, *_: change))
+        target.retry(entry_id, edit=by_function(lambda change, *_: change))
 
     assert deeds(target) == [(EntryAction.RETRY, EntryOutcome.FAILED, entry_id)]
     assert target.errors()[0].found == {"id": "1", "code": "X", "bal": "998.00"}

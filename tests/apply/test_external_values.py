@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from penstock.apply.apply_errors import ROW_MISSING, TYPE_DIFFERS, VALUE_MISSING, VALUE_TOO_LONG
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.entry_edits import by_form
 from penstock.apply.group import COLUMNS
 from penstock.apply.large import LargeTransaction
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import TaskContext, apply_large
 from penstock.change import Op, TableName
@@ -261,7 +261,7 @@ def test_an_edited_entry_keeps_the_values_that_it_does_not_hold(copy: Copy) -> N
         ],
     }
 
-    assert copy.retry(mend=by_form(json.dumps(form))) == [error.id]
+    assert copy.retry(edit=by_form(json.dumps(form))) == [error.id]
     assert copy.row() == {"text": "fünf", "short": "fits"}
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.conflict_resolver import ConflictResolver
 from penstock.apply.handlers import runner
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
@@ -167,7 +167,7 @@ def bench(source_server: EmbeddedPostgres) -> Iterator[Bench]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what handlers do not tell of themselves, and has those of one change run in another order each time."""
     counted: Counter[str] = Counter()
-    run, mend, handlers = runner._Steps._run_statements, ConflictResolver.mend, runner._Steps.handlers.fget
+    run, resolve, handlers = runner._Steps._run_statements, ConflictResolver.resolve, runner._Steps.handlers.fget
     assert handlers is not None
 
     def run_statements(self: Any, handler: Any) -> None:
@@ -177,7 +177,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def ask(self: ConflictResolver, number: int, change: Any, table: Any, error: ApplyError) -> Any:
         meant = self._conflicts.resolvers_for(table.name, Op.UPDATE, ConflictKind.EXISTS)
         counted["resolvers"] += bool(meant) and error.number == ROW_DIFFERS
-        return mend(self, number, change, table, error)
+        return resolve(self, number, change, table, error)
 
     def shuffled(self: Any) -> list[Any]:
         found = list(handlers(self))
@@ -186,7 +186,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(runner._Steps, "_run_statements", run_statements)
     monkeypatch.setattr(runner._Steps, "handlers", property(shuffled))
-    monkeypatch.setattr(ConflictResolver, "mend", ask)
+    monkeypatch.setattr(ConflictResolver, "resolve", ask)
     return counted
 
 

@@ -24,8 +24,16 @@ from penstock.apply.apply_errors import (
     UNIQUE_VIOLATED,
     ApplyError,
 )
+from penstock.apply.conflict_methods import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    Method,
+    Resolver,
+    TableRules,
+)
 from penstock.apply.handlers.settings import NO_HANDLERS, Function, HandlerSettings
-from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.virtual_dependencies import ValueDependency, VirtualDependencies
 from penstock.change import Op, TableName

@@ -21,8 +21,8 @@ from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.history import CaptureOrigin, Consumer, History, Joined
-from penstock.pipeline.capturing import CopyWatch
 from penstock.pipeline.report import Report
+from penstock.pipeline.running import CopyWatch
 from penstock.position import Anchor, Limit, Scn
 from penstock.stream import Slice
 

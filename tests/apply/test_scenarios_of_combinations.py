@@ -18,8 +18,16 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     ApplyError,
 )
+from penstock.apply.conflict_methods import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    Method,
+    Resolver,
+    TableRules,
+)
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from tests.apply import handled

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.apply.lag import LagHistogram
+from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.process import Progress
 from penstock.apply.server import LaneResult
 from penstock.cli.logs import LogFormat, logging_to_console

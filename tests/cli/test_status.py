@@ -48,7 +48,7 @@ def test_a_run_that_was_killed_is_told_apart_from_one_that_ended(followed: Lab, 
     assert killed.code == 1
     assert killed.out.startswith("the run aborted: it could not say why: it was killed")
 
-    followed.ledger.note_stop("it was told to stop")
+    followed.ledger.set_status_of_last_run("it was told to stop")
     assert program("status", "--json").json["state"] == "stopped"
     ended = program("status", "--check", "--json")
     assert [one["kind"] for one in ended.json["problems"]] == ["not_running"]

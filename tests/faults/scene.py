@@ -271,7 +271,7 @@ def _size(url: str) -> int:
 
 def _is_daemon(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return "spark.daemon" in " ".join(process.cmdline())
+        return "worker_daemon" in " ".join(process.cmdline())
     return False
 
 

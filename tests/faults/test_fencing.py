@@ -14,7 +14,7 @@ from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.target.ledger import PostgresLedger
-from penstock.dialects.postgres.target.removal import removal_steps
+from penstock.dialects.postgres.target.teardown import teardown_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.history import CaptureOrigin, Joined
 from penstock.position import Anchor, Scn
@@ -81,7 +81,7 @@ def test_whoever_has_the_lock_of_a_process_is_named(target: Target) -> None:
         with pytest.raises(OperatorError, match=named):
             other.acquire("DBS1", lanes=1, wait_s=0.1)
         with pytest.raises(OperatorError, match=named):
-            removal_steps(target.connection, target.url, "A1")
+            teardown_steps(target.connection, target.url, "A1")
     other.close()
 
 

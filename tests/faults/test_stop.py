@@ -42,7 +42,7 @@ class Watch:
 
 @pytest.mark.usefixtures("spark")
 def test_a_batch_that_takes_for_ever_is_cut_off(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.capturing._GRACE_S", 1.0)
+    monkeypatch.setattr("penstock.pipeline.running._GRACE_S", 1.0)
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
     lab.pipeline().setup()
     lab.pipeline().run(threading.Event(), Watch(), until_caught_up=True)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.verify.compare import VerifyResult
+from penstock.verify.driver import VerifyResult
 from tests.fuzz.types import EXTENSIONS, Case, Round, Servers, copy, installed_pair, look, play, type_names, wheel_pair
 from tests.fuzz.values import TWINS, Kind
 from tests.installed import LOCALES

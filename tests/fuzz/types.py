@@ -33,7 +33,7 @@ from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.position import Scn
 from penstock.snapshot.instantiate import CopyListener, Work
 from penstock.snapshot.task import copy_chunks
-from penstock.verify.compare import VerifyResult, verify
+from penstock.verify.driver import VerifyResult, verify
 from tests.fuzz.values import BASE, Kind
 from tests.fuzz.world import SETTINGS
 from tests.installed import LOCALES, InstalledPostgres

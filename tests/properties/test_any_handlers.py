@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.handlers import ApplyError
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.statement import parse
-from penstock.apply.resolve import ConflictRules
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from tests.examples import examples

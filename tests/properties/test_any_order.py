@@ -16,7 +16,7 @@ import pytest
 
 from penstock.apply.virtual_dependencies import NONE, ValueDependency, VirtualDependencies
 from penstock.schema import TableSchema
-from tests.apply.test_reader import find, integer, name, references, table, together, unique
+from tests.apply.test_dependency_keys import find, integer, name, references, table, together, unique
 from tests.hand_made import Lcr, T, delete, insert, update
 
 MAIL = table("mail", integer("v"), uniques=(unique("v"),))

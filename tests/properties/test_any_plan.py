@@ -16,7 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
+from penstock.apply.conflict_methods import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    Method,
+    Resolver,
+    TableRules,
+)
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres

@@ -124,7 +124,7 @@ def test_each_setting_is_taken_from_the_first_entry_that_has_it() -> None:
     assert rule is not None
     assert rule.table.name == name("sales.customers")
     assert rule.table.column_names == ["id", "n", "net", "tax", "region"]
-    assert rule.condition is not None
+    assert rule.row_filter is not None
 
 
 @pytest.mark.parametrize("rules", [{}, {"tables": {"public.other": {"drop": ["x"]}}}, {"exclude": ["public.*"]}])

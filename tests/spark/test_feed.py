@@ -13,9 +13,9 @@ from penstock.change import TableName
 from penstock.config.apply import ApplyConfig
 from penstock.logical import Kind, LogicalType
 from penstock.pipeline import feed as feed_module
+from penstock.pipeline.apply_run import ApplyRun
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.run import ApplyRun
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
 from penstock.stream import TableVersion

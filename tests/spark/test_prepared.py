@@ -34,10 +34,11 @@ print(json.dumps([java.cmdline(), java.environ(), helpers]))
 
 FORKING = """
 import json, os, psutil
+from penstock import worker_daemon
 from penstock.spark.java import beginning
 with beginning("workers", lanes=2, settings={}) as java:
     from penstock.spark.session import start_session
-    java.fork_workers()
+    java.fork_workers(worker_daemon.run)
     spark = start_session("workers", lanes=2, settings={}, java=java)
     pids = spark.sparkContext.parallelize([0], 1).map(lambda _: (os.getpid(), os.getppid(), os.umask(0o077))).collect()
     forked = [p.pid for p in psutil.Process().children() if p.name() != "java"]

@@ -19,10 +19,10 @@ from penstock.apply.apply_errors import (
     STATEMENT_REFUSED,
     ApplyError,
 )
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.parameters import Parameters
-from penstock.apply.resolve import ConflictRules
 from penstock.apply.retry import RetryConfig, retry
 from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ROW_DIFFERS
-from penstock.apply.resolve import ConflictRules, TableRules
+from penstock.apply.conflict_methods import ConflictRules, TableRules
 from penstock.apply.retry import RetryConfig, retry
 from penstock.apply.server import ServerConfig
 from penstock.change import Op

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from penstock.apply.apply_errors import HANDLER_FAILED, HANDLER_LATE, MESSAGE_UNHANDLED, ROW_DIFFERS
-from penstock.apply.current_rows import stand
+from penstock.apply.entry_rows import stand
 from penstock.apply.handlers import ApplyError
 from penstock.apply.handlers.message import UserMessage
 from penstock.apply.handlers.settings import HandlerSettings

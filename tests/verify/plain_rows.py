@@ -14,7 +14,7 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, KeyValues, Range
 from penstock.snapshot.rows import Checksum, checksum_of, digest_of
-from penstock.verify.comparer import TargetState
+from penstock.verify.task import TargetState
 
 Row = Mapping[str, str | None]
 
@@ -82,7 +82,7 @@ class PlainRows:
 
 @dataclass(frozen=True)
 class PlainSource:
-    """Implements `verify.comparer.ComparedSource` and `SourceReading`: what it holds never changes."""
+    """Implements `verify.task.ComparedSource` and `SourceReading`: what it holds never changes."""
 
     tables: Mapping[TableName, Sequence[Row]]
 

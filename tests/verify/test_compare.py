@@ -28,8 +28,8 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.spark.job import CompareJobs
-from penstock.verify.compare import CompareContext, LocalJobs, TableResult, VerifyResult, verify
-from penstock.verify.comparer import MOST_KEYS, Comparer, RangeResult
+from penstock.verify.driver import CompareContext, LocalJobs, TableResult, VerifyResult, verify
+from penstock.verify.task import MOST_KEYS, Comparer, RangeResult
 from tests.conftest import lab_between
 from tests.lab import Lab, table
 
@@ -603,7 +603,7 @@ class Counts:
 def test_all_tables_of_a_pipeline_are_compared(copied: Lab, monkeypatch: pytest.MonkeyPatch, *, on_spark: bool) -> None:
     lab, used = copied, []
     if on_spark:
-        monkeypatch.setattr("penstock.verify.compare._FEW_BYTES", -1)
+        monkeypatch.setattr("penstock.verify.driver._FEW_BYTES", -1)
     for kind in (LocalJobs, CompareJobs):
         monkeypatch.setattr(kind, "compare", noted(kind.compare, lambda kind=kind: used.append(kind)))
     lab.target.execute("UPDATE t SET v = 'wrong' WHERE id = 3")

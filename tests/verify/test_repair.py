@@ -14,7 +14,7 @@ from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
-from penstock.verify.compare import TableResult
+from penstock.verify.driver import TableResult
 from tests.lab import Lab, table
 from tests.verify.test_compare import THIRDS, jobs_of, look
 
@@ -406,7 +406,7 @@ def test_a_key_written_in_another_way_keeps_what_only_the_target_has(lab: Lab) -
 
 
 def test_whoever_holds_a_row_keeps_apply_waiting_for_a_moment_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.verify.comparer._LOCK_TIMEOUT_MS", 200)
+    monkeypatch.setattr("penstock.verify.task._LOCK_TIMEOUT_MS", 200)
     prepared(lab, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0), (2, 0)")
     lab.target.execute("UPDATE t SET v = 9 WHERE id = 1")
     lab.source.execute("UPDATE t SET v = 1 WHERE id = 2")

@@ -17,8 +17,8 @@ from penstock.position import Scn
 from penstock.schema import Column, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.rows import digest_of
-from penstock.verify.compare import CompareContext, LocalJobs, VerifyListener, VerifyResult, verify
-from penstock.verify.comparer import Comparer
+from penstock.verify.driver import CompareContext, LocalJobs, VerifyListener, VerifyResult, verify
+from penstock.verify.task import Comparer
 from tests.lab import Lab, table
 from tests.verify.plain_rows import PlainSource, Row
 from tests.verify.test_compare import Nobody

@@ -19,12 +19,12 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     ApplyError,
 )
+from penstock.apply.conflict_methods import ConflictRules, ErrorAction, Resolution, ResolverOutcome, error_rule
 from penstock.apply.conflict_prefetch import NOTHING_MET, Meeting
 from penstock.apply.conflict_resolver import NOTHING_DONE, ConflictResolver, Done, Images, changed_columns, writable
 from penstock.apply.deferred_rows import DeferredRows
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import ConflictRules, ErrorAction, Resolution, ResolverOutcome, error_rule
 from penstock.apply.row_lookup import RowLookup, concerns, differs, expects_columns, missing
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetCatalog, TargetTable
@@ -154,13 +154,13 @@ class ChangeApplier:
         table = self.table_named(change.table)
 
         def apply() -> _Resolved:
-            # Resolvers make good what the database refuses.
-            with self._session.savepoint() if self._resolver.mends_refusals(change, table) else nullcontext():
+            # Resolvers may help where the database refuses.
+            with self._session.savepoint() if self._resolver.resolves_refusals(change, table) else nullcontext():
                 return _Resolved(self._apply_row(number, change, table))
 
         def resolve(error: ApplyError) -> _Resolved | None:
-            mended = self._resolver.mend(number, change, table, error)
-            return None if mended is None else _Resolved(*mended, error)
+            resolved = self._resolver.resolve(number, change, table, error)
+            return None if resolved is None else _Resolved(*resolved, error)
 
         return _effects(change, execute(apply, resolve, with_resolvers=with_resolvers))
 
@@ -206,7 +206,7 @@ class ChangeApplier:
                 # What fails is undone alone only where something may be done about it: savepoints cost.
                 is_apart = any(rule.then.is_of_change for rule in rules.on_error)
                 with self._session.savepoint() if is_apart else nullcontext():
-                    mended = self._apply_or_resolve(number, change, table)
+                    resolved = self._apply_or_resolve(number, change, table)
             except ApplyError as exc:
                 rule = error_rule(rules, exc)
                 if rule is None or not rule.then.is_of_change:
@@ -218,10 +218,12 @@ class ChangeApplier:
                     time.sleep(rule.delay_s)
                     continue
                 return self._leave_out(number, change, exc, rule.then, handled)
-            if mended.error is not None and any(one.outcome is ResolverOutcome.RECORDED for one in mended.resolutions):
-                handled.recorded.append((change, Failure(1, mended.error)))
-            handled.resolutions += mended.resolutions
-            return mended.done
+            if resolved.error is not None and any(
+                one.outcome is ResolverOutcome.RECORDED for one in resolved.resolutions
+            ):
+                handled.recorded.append((change, Failure(1, resolved.error)))
+            handled.resolutions += resolved.resolutions
+            return resolved.done
 
     def _leave_out(self, number: int, change: Change, error: ApplyError, then: ErrorAction, handled: Handled) -> Done:
         """Leave a change out, whose transaction goes on."""
@@ -234,22 +236,22 @@ class ChangeApplier:
 
     def _apply_or_resolve(self, number: int, change: Change, table: TargetTable) -> _Resolved:
         met = self._meeting.get(number)
-        if met is not None and met.mended is not None:
-            return _Resolved(*met.mended, met.error)
+        if met is not None and met.resolved is not None:
+            return _Resolved(*met.resolved, met.error)
         if met is not None and (error := self.prefetched(change, table, met.rows)) is not None:
-            mended = self._resolver.mend(number, change, table, error, met.rows)
-            if mended is not None:
-                return _Resolved(*mended, error)
+            resolved = self._resolver.resolve(number, change, table, error, met.rows)
+            if resolved is not None:
+                return _Resolved(*resolved, error)
             if error.number in (ROW_DIFFERS, ROW_MISSING):
                 raise error
         try:
-            with self._session.savepoint() if self._resolver.mends_refusals(change, table) else nullcontext():
+            with self._session.savepoint() if self._resolver.resolves_refusals(change, table) else nullcontext():
                 return _Resolved(self._apply_row(number, change, table))
         except ApplyError as exc:
-            mended = self._resolver.mend(number, change, table, exc)
-            if mended is None:
+            resolved = self._resolver.resolve(number, change, table, exc)
+            if resolved is None:
                 raise
-            return _Resolved(*mended, exc)
+            return _Resolved(*resolved, exc)
 
     def prefetched(self, change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None) -> ApplyError | None:
         """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
@@ -399,12 +401,12 @@ def not_instantiated(table: TableName) -> ApplyError:
     return ApplyError(NOT_INSTANTIATED, f"table {table} was never copied to this target")
 
 
-def _effects(change: Change, mended: _Resolved) -> Effects:
+def _effects(change: Change, resolved: _Resolved) -> Effects:
     """What a change came to; the checks in the end are told even what the change itself tells."""
-    done = mended.done if mended.done is not None else Done(change, told(change))
-    is_recorded = any(one.outcome is ResolverOutcome.RECORDED for one in mended.resolutions)
-    recorded = [(change, mended.error)] if is_recorded and mended.error is not None else []
-    return Effects([done], list(mended.resolutions), recorded)
+    done = resolved.done if resolved.done is not None else Done(change, told(change))
+    is_recorded = any(one.outcome is ResolverOutcome.RECORDED for one in resolved.resolutions)
+    recorded = [(change, resolved.error)] if is_recorded and resolved.error is not None else []
+    return Effects([done], list(resolved.resolutions), recorded)
 
 
 def told(change: Change) -> Images:

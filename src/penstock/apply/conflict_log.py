@@ -18,7 +18,7 @@ class LoggedConflict:
     Attributes:
         resolved_at: When the target transaction began that did it.
         table: By its name at the target.
-        row_is: `exists` or `missing`, see `resolve.ConflictKind`; None for an error.
+        row_is: `exists` or `missing`, see `conflict_methods.ConflictKind`; None for an error.
         outcome: `applied`, `discarded`, `merged` or `recorded`.
         message_number: The change in its transaction, counted from 1.
     """

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from penstock.apply.apply_errors import ApplyError, SpeculationError
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolution
 from penstock.apply.conflict_resolver import ConflictResolver, Done, changed_columns
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolution
 from penstock.apply.row_lookup import RowLookup, concerns, expects_columns, prefetched
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetCatalog, TargetTable
@@ -33,13 +33,13 @@ class PrefetchedConflict:
 
     Attributes:
         rows: What is found by its key; None where that was not looked for.
-        mended: What it came to and how it was resolved, where that is done.
+        resolved: What it came to and how it was resolved, where that is done.
         error: What it met, where it is resolved.
         references: Foreign keys that its row has parents for, which are locked.
     """
 
     rows: Sequence[ComparedRow] | None = None
-    mended: tuple[Done, Sequence[Resolution]] | None = None
+    resolved: tuple[Done, Sequence[Resolution]] | None = None
     error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
 
@@ -81,7 +81,7 @@ class _Case:
     table: TargetTable
     match: RowMatch
     rows: Sequence[ComparedRow] | None = None
-    mended: tuple[Done, Sequence[Resolution]] | None = None
+    resolved: tuple[Done, Sequence[Resolution]] | None = None
     error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
     is_asked: bool = False
@@ -130,7 +130,7 @@ class ConflictPrefetch:
             dict.fromkeys(one.numbers, PrefetchedConflict()) for one in asking
         ]
         for one in cases:
-            found[one.at][one.number] = PrefetchedConflict(one.rows, one.mended, one.error, one.references)
+            found[one.at][one.number] = PrefetchedConflict(one.rows, one.resolved, one.error, one.references)
         return list(found)
 
     def _cases(self, asking: Sequence[PrefetchRequest]) -> Iterator[_Case]:
@@ -209,7 +209,7 @@ class ConflictPrefetch:
         return self._case.shifted[column]
 
     def _resolve(self, cases: Sequence[_Case], removing: Set[TableName]) -> None:
-        self._noted, mended = [], []
+        self._noted, resolved = [], []
         can_ask = self._tried(lambda: self._ask(cases))
         for one in cases:
             self._case = one
@@ -217,18 +217,18 @@ class ConflictPrefetch:
             if error is None or one.rows is None or not self._decides_alone(one, one.rows, can_ask=can_ask):
                 continue
             count = len(self._noted)
-            made = self._resolver.mend(one.number, one.change, one.table, error, one.rows)
+            made = self._resolver.resolve(one.number, one.change, one.table, error, one.rows)
             if made is None or not all(
                 _may_be_early(table, values, removing) for table, _, values in self._noted[count:]
             ):
                 del self._noted[count:]
                 continue
-            mended.append((one, error, made))
+            resolved.append((one, error, made))
         if not self._tried(self._write):
             return
-        for one, error, made in mended:
-            one.error, one.mended = error, made
-        self._refer([one for one, _, _ in mended])
+        for one, error, made in resolved:
+            one.error, one.resolved = error, made
+        self._refer([one for one, _, _ in resolved])
 
     def _decides_alone(self, one: _Case, rows: Sequence[ComparedRow], *, can_ask: bool) -> bool:
         """Whether the resolvers of a change decide by what is known, and what they write can be noted."""
@@ -257,8 +257,8 @@ class ConflictPrefetch:
         """Find the parents that rows refer to now. Whatever takes one away later looks for its children."""
         asked: dict[ForeignKey, list[tuple[_Case, Sequence[str]]]] = defaultdict(list)
         for one in cases:
-            assert one.mended is not None
-            done = one.mended[0]
+            assert one.resolved is not None
+            done = one.resolved[0]
             for foreign_key in one.table.schema.foreign_keys if done.change is not None else ():
                 assert done.change is not None
                 values = [done.images.after.get(name) for name in foreign_key.columns]

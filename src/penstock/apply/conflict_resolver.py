@@ -1,4 +1,4 @@
-"""Carries out what `resolve` decides: the row path hands it a change that met a conflict.
+"""Resolves conflicts: carries out what `conflict_methods` decides about a change that met one in the row path.
 
 Rows that are decided about are locked first, so what is found of them is so until the transaction ends. Values are
 compared by the database, by the type and collation of their column.
@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
-from penstock.apply.resolve import (
+from penstock.apply.conflict_methods import (
+    Conflict,
     ConflictKind,
     ConflictRules,
+    Decision,
     Method,
+    Order,
     Resolution,
     Resolver,
     ResolverOutcome,
-    called,
-    columns_of,
-    incoming_wins,
+    Shifted,
+    decide,
 )
 from penstock.apply.session import TargetSession
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable
@@ -52,37 +54,6 @@ class Done:
 NOTHING_DONE = Done(None, Images({}, {}))
 
 
-@dataclass(frozen=True)
-class _Conflict:
-    """What resolvers are asked about.
-
-    Attributes:
-        key: Finds the row, which is locked.
-        differing: The columns in conflict.
-        changed: What the change would set.
-        old, incoming: The row before and after the change, as far as the change tells it.
-    """
-
-    table: TargetTable
-    key: RowMatch
-    differing: Sequence[str]
-    changed: Image
-    old: Image
-    incoming: Image
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What resolvers decided: the columns to set, and how each list came out."""
-
-    values: Image
-    outcomes: Sequence[tuple[Resolver, ResolverOutcome, tuple[str, ...]]]
-
-
-_Order = Callable[[TargetTable, RowMatch, str, "str | None"], "int | None"]
-_Shifted = Callable[[TargetTable, RowMatch, str, "str | None", "str | None"], "str | None"]
-
-
 class ConflictResolver:
     """Resolves conflicts of single changes, inside the open transaction of a session."""
 
@@ -93,8 +64,8 @@ class ConflictResolver:
         conflicts: ConflictRules,
         *,
         update: Callable[[TargetTable, RowMatch, Image], int] | None = None,
-        order: _Order | None = None,
-        shifted: _Shifted | None = None,
+        order: Order | None = None,
+        shifted: Shifted | None = None,
     ) -> None:
         """Write through `session` changes of the tables in the dictionary.
 
@@ -109,13 +80,13 @@ class ConflictResolver:
         self._dictionary = dictionary
         self._conflicts = conflicts
 
-    def mends_refusals(self, change: Change, table: TargetTable) -> bool:
-        """Whether a statement that the database refuses may be made good, so that it has to be undone alone."""
+    def resolves_refusals(self, change: Change, table: TargetTable) -> bool:
+        """Whether a statement that the database refuses may be resolved, so that it has to be undone alone."""
         if change.op is Op.INSERT:
             return bool(self._conflicts.resolvers_for(table.name, Op.INSERT, ConflictKind.EXISTS))
         return self._conflicts.handle_collisions and _moves(change, table)
 
-    def mend(
+    def resolve(
         self,
         number: int,
         change: Change,
@@ -135,15 +106,15 @@ class ConflictResolver:
         """
         match change.op, error.number:
             case Op.UPDATE, n if n == ROW_DIFFERS:
-                row, mend = ConflictKind.EXISTS, self._update_row
+                row, act = ConflictKind.EXISTS, self._update_row
             case Op.UPDATE, n if n == ROW_MISSING:
-                row, mend = ConflictKind.MISSING, self._insert_missing
+                row, act = ConflictKind.MISSING, self._insert_missing
             case Op.DELETE, n if n == ROW_DIFFERS:
-                row, mend = ConflictKind.EXISTS, self._delete_row
+                row, act = ConflictKind.EXISTS, self._delete_row
             case Op.DELETE, n if n == ROW_MISSING:
-                row, mend = ConflictKind.MISSING, _leave
+                row, act = ConflictKind.MISSING, _leave
             case Op.INSERT, n if n == UNIQUE_VIOLATED:
-                row, mend = ConflictKind.EXISTS, partial(self._update_in_the_way, seen=seen)
+                row, act = ConflictKind.EXISTS, partial(self._update_in_the_way, seen=seen)
             case Op.UPDATE, n if n == UNIQUE_VIOLATED:
                 return self._move_onto(number, change, table, error)
             case _:
@@ -154,7 +125,7 @@ class ConflictResolver:
         if resolvers[0].method is Method.RECORD:
             made: _Made | None = (NOTHING_DONE, [(resolvers[0], ResolverOutcome.RECORDED, ())])
         else:
-            made = mend(change, table, error, resolvers)
+            made = act(change, table, error, resolvers)
         if made is None:
             return None
         done, outcomes = made
@@ -172,7 +143,7 @@ class ConflictResolver:
         current, changed = error.found, changed_columns(change)
         key = RowMatch({name: change.before[name] for name in table.key.columns}, {})
         incoming = {**change.before, **(change.after or {})}
-        decision = self._decide(resolvers, _Conflict(table, key, error.differing, changed, change.before, incoming))
+        decision = self._decide(resolvers, Conflict(table, key, error.differing, changed, change.before, incoming))
         return None if decision is None else self._set(change, table, key, current, decision)
 
     def _update_in_the_way(
@@ -203,56 +174,20 @@ class ConflictResolver:
         current, differing = compared[0][0], [*compared[0][1], *unknown]
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
-        decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))
+        decision = self._decide(resolvers, Conflict(table, key, differing, changed, {}, change.after))
         return None if decision is None else self._set(change, table, key, current, decision)
 
-    def _decide(self, resolvers: Sequence[Resolver], conflict: _Conflict) -> _Decision | None:
-        """Ask the resolvers what to set in a row; None where one of those that have a say cannot decide."""
-        asked = called(resolvers, conflict.differing, resolves_rows=self._conflicts.resolves_rows)
-        if not asked:
-            return None
-        values, outcomes = dict(conflict.changed), []
-        for resolver in asked:
-            columns = columns_of(resolver, conflict.incoming)
-            if columns is None:
-                return None
-            if resolver.method is Method.DELTA:
-                moved = self._moved(conflict, [name for name in columns if name in conflict.changed])
-                if moved is None:
-                    return None
-                values.update(moved)
-                outcomes.append((resolver, ResolverOutcome.MERGED, columns))
-                continue
-            wins = incoming_wins(resolver.method, self._order(conflict, resolver))
-            if wins is None:
-                return None
-            for name in columns:
-                if not wins:
-                    values.pop(name, None)
-                elif name in conflict.changed or name not in conflict.table.key.columns:
-                    values[name] = conflict.incoming[name]
-            outcomes.append((resolver, ResolverOutcome.APPLIED if wins else ResolverOutcome.DISCARDED, columns))
-        return _Decision(values, outcomes)
-
-    def _order(self, conflict: _Conflict, resolver: Resolver) -> int | None:
-        """How the incoming value of the resolution column stands to the row's; see `TargetSession.order`."""
-        if not resolver.method.compares or resolver.by is None:
-            return None
-        return self._ask_order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
-
-    def _moved(self, conflict: _Conflict, columns: Sequence[str]) -> Image | None:
-        """Numbers of the row after the change has added its difference; None where one is null or not told."""
-        moved = {}
-        for name in columns:
-            old, new = conflict.old.get(name), conflict.changed[name]
-            value = self._ask_shifted(conflict.table, conflict.key, name, old, new)
-            if value is None:
-                return None
-            moved[name] = value
-        return moved
+    def _decide(self, resolvers: Sequence[Resolver], conflict: Conflict) -> Decision | None:
+        return decide(
+            resolvers,
+            conflict,
+            resolves_rows=self._conflicts.resolves_rows,
+            order=self._ask_order,
+            shifted=self._ask_shifted,
+        )
 
     def _set(
-        self, change: Change, table: TargetTable, key: RowMatch, current: Image, decision: _Decision
+        self, change: Change, table: TargetTable, key: RowMatch, current: Image, decision: Decision
     ) -> _Made | None:
         values = writable(decision.values, table)
         if not values:
@@ -324,7 +259,6 @@ class ConflictResolver:
 
 _Outcomes = Sequence[tuple[Resolver, ResolverOutcome, tuple[str, ...]]]
 _Made = tuple[Done, _Outcomes]
-_Mend = Callable[[Change, TargetTable, ApplyError, Sequence[Resolver]], "_Made | None"]
 
 
 def changed_columns(change: Change) -> Image:

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Resolution
 from penstock.apply.coordinator import Dependencies, behind_writers, with_followers
+from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.group import Group
 from penstock.apply.net import NetChange
-from penstock.apply.reader import find_dependencies
-from penstock.apply.resolve import ConflictKind, ConflictRules, Resolution
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Op, TableName
 from penstock.images import is_present

@@ -22,7 +22,7 @@ from penstock.text import nearest
 Numbered: TypeAlias = tuple[int, Change]
 """A change and its number in the transaction, from 1."""
 
-MendFunction: TypeAlias = Callable[[Change, ErrorEntry, int], "Change | None"]
+EditFunction: TypeAlias = Callable[[Change, ErrorEntry, int], "Change | None"]
 """A function of the user's own: it is given each change of an entry in order, the entry, and the change's number from
 1, and returns the change to apply instead, or None to leave it out."""
 
@@ -39,7 +39,7 @@ class EditedEntry:
     edits: Sequence[str] = ()
 
 
-Mend: TypeAlias = Callable[[ErrorEntry, Transaction, TargetCatalog], EditedEntry]
+EntryEdit: TypeAlias = Callable[[ErrorEntry, Transaction, TargetCatalog], EditedEntry]
 """Says what to apply of an entry, by the tables of the target.
 
 Raises ConfigError where what a person asked for does not fit the entry, OperatorError where a function of theirs fails.
@@ -106,11 +106,11 @@ def _no_place(option: str, form: str) -> ConfigError:
     )
 
 
-def by_settings(settings: Sequence[Setting], skipped: Iterable[int]) -> Mend:
+def by_settings(settings: Sequence[Setting], skipped: Iterable[int]) -> EntryEdit:
     """Set single columns, and leave changes out."""
     left_out = set(skipped)
 
-    def mend(_: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
+    def edit(_: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
         for number in sorted({setting.number for setting in settings} | left_out):
             if not 1 <= number <= len(whole.changes):
                 raise _refused(f"there is no change {number}: the transaction has {len(whole.changes)}")
@@ -120,7 +120,7 @@ def by_settings(settings: Sequence[Setting], skipped: Iterable[int]) -> Mend:
         ]
         return _checked(whole, made, catalog)
 
-    return mend
+    return edit
 
 
 def _with(change: Change, settings: Sequence[Setting]) -> Change:
@@ -137,7 +137,7 @@ def _with(change: Change, settings: Sequence[Setting]) -> Change:
     return change
 
 
-def by_form(text: str) -> Mend:
+def by_form(text: str) -> EntryEdit:
     """Apply what a form says: JSON as `penstock errors show --json` prints it; `"skip": true` leaves a change out.
 
     Of each change `number`, `op`, `table`, `before` and `after` are read; what else it holds is for people.
@@ -147,7 +147,7 @@ def by_form(text: str) -> Mend:
     """
     entry_id, forms = _read_form(text)
 
-    def mend(entry: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
+    def edit(entry: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
         if entry_id != entry.id:
             raise _refused(f"the form is of entry {entry_id!r}, not of {entry.id!r}")
         numbers = [form.get("number") for form in forms]
@@ -161,7 +161,7 @@ def by_form(text: str) -> Mend:
         ]
         return _checked(whole, made, catalog)
 
-    return mend
+    return edit
 
 
 def _read_form(text: str) -> tuple[str, list[Mapping[str, Any]]]:
@@ -220,11 +220,11 @@ def _from_form(form: Mapping[str, Any], change: Change, number: int) -> Change |
     return replace(change, op=op, before=images["before"], after=images["after"])
 
 
-def by_function(function: MendFunction, name: str | None = None) -> Mend:
+def by_function(function: EditFunction, name: str | None = None) -> EntryEdit:
     """Have a function of the user's own look at every change; `name` is what messages call it."""
     name = name or function.__qualname__
 
-    def mend(entry: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
+    def edit(entry: ErrorEntry, whole: Transaction, catalog: TargetCatalog) -> EditedEntry:
         made = []
         for number, change in enumerate(whole.changes, start=1):
             try:
@@ -243,7 +243,7 @@ def by_function(function: MendFunction, name: str | None = None) -> Mend:
             made.append(new)
         return _checked(whole, made, catalog)
 
-    return mend
+    return edit
 
 
 _SHAPES = {

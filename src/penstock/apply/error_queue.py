@@ -27,8 +27,8 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     VALUE_TOO_LONG,
 )
+from penstock.apply.conflict_methods import Resolution
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import Resolution
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
@@ -39,7 +39,7 @@ from penstock.text import printable
 
 
 class ErrorType(StrEnum):
-    """What kind of thing has to be mended before a transaction can be applied."""
+    """What kind of thing has to be put right before a transaction can be applied."""
 
     CONFLICT = "conflict"
     """The target's rows are not what the source's were."""
@@ -108,7 +108,7 @@ class ErrorEntry:
 
     @property
     def error_type(self) -> ErrorType | None:
-        """What kind of thing has to be mended; None of one that waits."""
+        """What kind of thing has to be put right; None of one that waits."""
         return None if self.is_held else ErrorType.of(self.error_number)
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
 from penstock.apply.coordinator import with_followers
+from penstock.apply.dependency_keys import Uses, find_uses
 from penstock.apply.group import COLUMNS, SCHEMA, Group
 from penstock.apply.ledger import LaneLedger
-from penstock.apply.reader import Uses, find_uses
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Transaction
 from penstock.values import encode_image

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import DdlRules
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply.lag import LagHistogram
-from penstock.apply.resolve import ConflictRules
+from penstock.apply.lag_histogram import LagHistogram
 from penstock.change import TableName
 from penstock.errors import PenstockError, from_json
 

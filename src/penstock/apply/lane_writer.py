@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from penstock.apply.apply_errors import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.blocked_keys import BlockedKeys
 from penstock.apply.change_applier import Handled
+from penstock.apply.conflict_methods import ErrorAction
 from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
 from penstock.apply.conflict_split import ConflictSplit, dependencies_of_changes, may_take_another_key
+from penstock.apply.dependency_keys import fingerprint
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.held_transactions import HeldTransactions
 from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import Failed, Failure, LaneLedger
-from penstock.apply.reader import fingerprint
-from penstock.apply.resolve import ErrorAction
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog
@@ -229,9 +229,11 @@ class LaneWriter:
             written.begin()
             for (index, transaction), found in zip(some, meetings, strict=True):
                 # What was seen of a row that was written to since is not so any more.
-                meeting = {n: met for n, met in found.items() if met.mended or not written.concerns(index, n)}
-                is_early = any(met.mended for met in meeting.values())
-                if plan.is_whole[index] and not all(n in meeting and meeting[n].mended for n in _numbers(transaction)):
+                meeting = {n: met for n, met in found.items() if met.resolved or not written.concerns(index, n)}
+                is_early = any(met.resolved for met in meeting.values())
+                if plan.is_whole[index] and not all(
+                    n in meeting and meeting[n].resolved for n in _numbers(transaction)
+                ):
                     one = self._try_apart(transaction, meeting=meeting)
                     if one.failure is not None and is_early:
                         failing.append(int(plan.txn[index]))

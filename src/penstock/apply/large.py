@@ -1,4 +1,8 @@
-"""A transaction too large to be held: read again for every attempt, and handed on piece by piece."""
+"""Large transactions, which are never held in memory: read again for every attempt, and handed on piece by piece.
+
+`stream.Slice.take` marks a slice of one as large (`position.Limit.large_changes`, `large_bytes`; the setting
+`txn_lcr_spill_threshold`), `spark.job` then takes the way through `apply_large` (`task.py`).
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import ApplyError
 from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
-from penstock.apply.resolve import Resolution
+from penstock.apply.conflict_methods import Resolution
 from penstock.change import TableName, Transaction
 from penstock.history import History
 from penstock.position import Anchor, Scn
@@ -116,7 +116,7 @@ class LaneLedger(ABC):
         """Return the marks of all that the error queue holds.
 
         Args:
-            marked_by: The keys that marks are made by now, see `reader.fingerprint`.
+            marked_by: The keys that marks are made by now, see `dependency_keys.fingerprint`.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The former name of `penstock.apply.entry_edits`, for programs that import it."""
+"""The former name of `penstock.apply.entry_edits`, kept for programs that import it."""
 
 from penstock.apply.entry_edits import by_settings, read_setting
 

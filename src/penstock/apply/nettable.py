@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.apply_errors import SpeculationError
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.group import Group
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
-from penstock.apply.resolve import ConflictRules
 from penstock.apply.target import TargetCatalog
 from penstock.change import NO_VERSION, Op, TableName
 from penstock.errors import MalformedInputError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from penstock.apply.resolve import ConflictRules
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.target import TargetTable
 from penstock.change import Op
 from penstock.schema import ForeignKey, TableSchema

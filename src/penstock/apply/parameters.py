@@ -55,7 +55,8 @@ class Parameters:
         ignore_transaction: Ids of transactions at the source that are not applied, and count as applied.
         startup_seconds: How long a run waits for another one of the process to end; None: for ever.
         trace_level: From 1 on every batch is logged.
-        txn_lcr_spill_threshold: A transaction of more changes is not held in memory; None: only its size decides.
+        txn_lcr_spill_threshold: A large transaction, which is not held in memory, has more changes; None: only its size
+            decides.
     """
 
     parallelism: int = 2

@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol
 
 from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.lag import LagHistogram
+from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.lane_sizing import LaneSizing
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits

@@ -1,4 +1,4 @@
-"""Entries of the error queue applied again, as the source committed them or as a person mended them."""
+"""Entries of the error queue applied again, as the source committed them or as a person edited them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.apply.apply_errors import ApplyError
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import ALL_DDL, DdlRules
-from penstock.apply.entry_edits import EditedEntry, Mend, Numbered, as_committed
+from penstock.apply.entry_edits import EditedEntry, EntryEdit, Numbered, as_committed
 from penstock.apply.error_queue import (
     Emptied,
     EntryAction,
@@ -21,7 +22,6 @@ from penstock.apply.error_queue import (
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import ConflictRules
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Op, TableName, Transaction
@@ -39,7 +39,7 @@ class RetryConfig:
         keys: Substitute keys of tables.
         handlers: As they are configured now.
         ddl: What becomes of DDL, as the pipeline file says now.
-        mend: Gives the changes to apply in place of those that the source committed.
+        edit: Gives the changes to apply in place of those that the source committed.
         as_me: Use the rights of the connection, not those of the role that could not apply the entry.
         role: Use the rights of this role instead.
         go_on: Go on behind one that fails again.
@@ -51,7 +51,7 @@ class RetryConfig:
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     handlers: HandlerSettings = NO_HANDLERS
     ddl: DdlRules = ALL_DDL
-    mend: Mend | None = None
+    edit: EntryEdit | None = None
     as_me: bool = False
     role: str | None = None
     go_on: bool = False
@@ -133,7 +133,7 @@ def go_on(queue: ErrorQueue, config: RetryConfig, *, tell: Callable[[str], None]
         What came of each entry.
     """
     with queue.retry_session() as session:
-        for retried, _ in _Attempts(queue, session, replace(config, mend=None), tell).go_on((-1, 0)):
+        for retried, _ in _Attempts(queue, session, replace(config, edit=None), tell).go_on((-1, 0)):
             yield retried
 
 
@@ -179,7 +179,7 @@ class _Attempts:
         except NoEntryError:
             yield Retried(entry_id, EntryOutcome.GONE), None
             return
-        retried, note = self._try(entry, whole, self._config.mend)
+        retried, note = self._try(entry, whole, self._config.edit)
         yield retried, note
         if retried.outcome in (EntryOutcome.APPLIED, EntryOutcome.WOULD_APPLY):
             yield from self.go_on((whole.commit_scn, int(entry_id.rpartition(".")[2])))
@@ -203,11 +203,11 @@ class _Attempts:
                 yield retried, note
 
     def _try(
-        self, entry: ErrorEntry, whole: Transaction, mend: Mend | None, *, has_gone_on: bool = False
+        self, entry: ErrorEntry, whole: Transaction, edit: EntryEdit | None, *, has_gone_on: bool = False
     ) -> tuple[Retried, Note | None]:
         entry_id = entry.id
         is_dry = self._config.dry_run
-        deed = EntryAction.DRY_RUN if is_dry else EntryAction.RETRY if mend is None else EntryAction.EDIT
+        deed = EntryAction.DRY_RUN if is_dry else EntryAction.RETRY if edit is None else EntryAction.EDIT
         deed = EntryAction.GO_ON if has_gone_on and not is_dry else deed
         role = None if self._config.as_me else self._config.role or entry.recipient
         note = Note(entry, deed, EntryOutcome.WOULD_APPLY if is_dry else EntryOutcome.APPLIED, role)
@@ -215,12 +215,12 @@ class _Attempts:
         error: PenstockError
         try:
             catalog = self._session.catalog(whole).with_keys(self._config.keys)
-            mended = (mend or as_committed)(entry, whole, catalog)
-            note = replace(note, edits=mended.edits)
-            if deed is EntryAction.EDIT and not mended.edits:
-                # A function has looked at it, and found nothing to mend.
+            edited = (edit or as_committed)(entry, whole, catalog)
+            note = replace(note, edits=edited.edits)
+            if deed is EntryAction.EDIT and not edited.edits:
+                # A function has looked at it, and found nothing to edit.
                 note = replace(note, deed=EntryAction.RETRY)
-            if not self._apply(note, whole, mended, catalog):
+            if not self._apply(note, whole, edited, catalog):
                 return Retried(entry_id, EntryOutcome.GONE), None
         except _RefusedError as exc:
             failure, error = exc.failure, exc.error
@@ -241,10 +241,10 @@ class _Attempts:
             self._queue.note(note)
         return Retried(entry_id, note.outcome, error, failure, note.edits, has_gone_on), note
 
-    def _apply(self, note: Note, whole: Transaction, mended: EditedEntry, catalog: TargetCatalog) -> bool:
+    def _apply(self, note: Note, whole: Transaction, edited: EditedEntry, catalog: TargetCatalog) -> bool:
         """Apply the changes and remove the entry in one transaction; False when the entry is gone."""
         entry_id = note.entry.id
-        numbered = self._wanted(note.entry, whole, mended.changes, catalog)
+        numbered = self._wanted(note.entry, whole, edited.changes, catalog)
         transaction = replace(whole, changes=[change for _, change in numbered])
         rows = RowPath(
             self._session,

@@ -1,5 +1,6 @@
-"""Patience with a server that is out of reach: how long to go on trying, and whom to tell.
+"""Retry policy: how long a server that is out of reach is tried again, with which pauses, and who is told.
 
+The pauses are constants, for which there is no setting; `retry_s` is the time in which attempts are made.
 A run that has worked once outlives any outage, unless the pipeline file says for how long. One that has just begun
 gives up within a minute, for its url may be wrong. And work that fails again and again while all servers answer is
 given up, too: no outage is why it fails.

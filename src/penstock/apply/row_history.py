@@ -1,7 +1,8 @@
-"""What happened to each row, event by event, and what is known of a column along the way.
+"""Row history: what the changes of a group did to each row, one after another, and what each column held meanwhile.
 
-A change may tell a part of its row only. What it does not tell of the old row may have been told by a change before it,
-and what nobody has told since the row was there is as the target has it.
+The set path nets changes by it. A change may tell a part of its row only; an unchanged out-of-line value, for example,
+is absent. What it does not tell of the old row may have been told by a change before it, and what nobody has told
+since the row was there is as the target has it.
 """
 
 from __future__ import annotations

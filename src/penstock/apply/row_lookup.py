@@ -14,8 +14,8 @@ from penstock.apply.apply_errors import (
     VALUE_MISSING,
     ApplyError,
 )
+from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method
 from penstock.apply.conflict_resolver import changed_columns, row_in_the_way
-from penstock.apply.resolve import ConflictKind, ConflictRules, Method
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op
 from penstock.schema import Column, Dictionary

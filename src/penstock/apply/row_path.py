@@ -20,6 +20,13 @@ from penstock.apply.apply_errors import (
     ContentionError,
 )
 from penstock.apply.change_applier import ChangeApplier, Handled, copied_table, not_instantiated, told
+from penstock.apply.conflict_methods import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    error_rule,
+)
 from penstock.apply.conflict_prefetch import NOTHING_MET, Meeting
 from penstock.apply.conflict_resolver import Done, Images
 from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
@@ -27,13 +34,6 @@ from penstock.apply.ddl_applier import DdlApplier
 from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Handlers
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import (
-    ConflictKind,
-    ConflictRules,
-    ErrorAction,
-    ErrorRule,
-    error_rule,
-)
 from penstock.apply.row_lookup import RowLookup, concerns
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog, TargetTable
@@ -166,7 +166,7 @@ class RowPath:
             None where that is not known, or something is to be done about it.
         """
         change, met = _nth(transaction, 1), meeting.get(1)
-        if met is None or met.rows is None or met.mended is not None or change.op not in (Op.UPDATE, Op.DELETE):
+        if met is None or met.rows is None or met.resolved is not None or change.op not in (Op.UPDATE, Op.DELETE):
             return None
         if self._handlers is not None and self._handlers.of(change) is not None:
             return None

@@ -29,6 +29,7 @@ from penstock.apply.conflict_split import (
     untouched_rows,
 )
 from penstock.apply.coordinator import Dependencies
+from penstock.apply.dependency_keys import Uses
 from penstock.apply.group import Group
 from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.lane_writer import PREFETCHED_TRANSACTIONS, EnoughError, Held, LaneWriter, SplitError
@@ -37,7 +38,6 @@ from penstock.apply.ledger import LaneClaim
 from penstock.apply.net import NetChange
 from penstock.apply.nettable import Nettable
 from penstock.apply.prefetch import ahead
-from penstock.apply.reader import Uses
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog
 from penstock.errors import PenstockError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.parameters import Parameters
-from penstock.apply.resolve import ConflictRules
 from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.change import Op, TableName
 

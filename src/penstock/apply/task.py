@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.coordinator import plan_lanes
+from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.group import COLUMNS, SCHEMA, Group, cut_groups, group_sizes, whole_group
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.reader import find_dependencies
 from penstock.apply.retry import Retried, RetryConfig, go_on
 from penstock.apply.server import GROUP_BYTES, ApplyServer, LaneResult, ServerConfig
 from penstock.apply.session import TargetSession

@@ -94,10 +94,11 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
         if needs_spark and java is None:
             lanes, settings = config.parallelism, config.spark_settings
             java = stack.enter_context(beginning(config.application_name, lanes=lanes, settings=settings))
+        from penstock import worker_daemon
         from penstock.wiring import open_pipeline
 
         if java is not None:
-            java.fork_workers()
+            java.fork_workers(worker_daemon.run)
         yield open_pipeline(config, java)
 
 

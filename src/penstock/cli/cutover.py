@@ -78,10 +78,10 @@ def show(done: Cutover, *, detail: bool = False) -> None:
     if done.queued:
         say(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
     would = "would be " if done.is_dry else ""
-    for move in done.sequences:
-        if not move.is_needed:
+    for setting in done.sequences:
+        if not setting.is_needed:
             continue
-        say(f"sequence {move.name} {would}moved from {move.before} to {move.after}")
+        say(f"sequence {setting.name} {would}moved from {setting.before} to {setting.after}")
     if done.sequences and not done.is_dry:
         say(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
     for made in done.made:
@@ -103,7 +103,7 @@ def show(done: Cutover, *, detail: bool = False) -> None:
 
 def _end(done: Cutover) -> list[str]:
     if done.is_dry:
-        missing = sum(move.is_needed for move in done.sequences) + len(done.made)
+        missing = sum(setting.is_needed for setting in done.sequences) + len(done.made)
         before = ["the error queue is to be emptied first"] if done.queued else []
         if done.uncaptured:
             number = len(done.uncaptured)
@@ -156,8 +156,8 @@ def as_json(done: Cutover) -> dict[str, object]:
         "queued": done.queued,
         "verify": None if done.compared is None else verify.as_json(done.compared),
         "sequences": [
-            {"sequence": str(move.name), "before": move.before.last, "after": move.after.last}
-            for move in done.sequences
+            {"sequence": str(setting.name), "before": setting.before.last, "after": setting.after.last}
+            for setting in done.sequences
         ],
         "made": list(done.made),
         "uncaptured": list(done.uncaptured),

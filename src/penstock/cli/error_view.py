@@ -11,7 +11,7 @@ from penstock.cli.console import as_text, print_facts, say, shown
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.current_rows import CurrentRow
+    from penstock.apply.entry_rows import CurrentRow
     from penstock.apply.error_queue import ErrorEntry
     from penstock.change import Image, TableName
     from penstock.pipeline.errors import ShownEntry
@@ -39,7 +39,7 @@ def entry_as_json(entry: ErrorEntry, pipeline: Pipeline | Publication) -> dict[s
 
 
 def shown_as_json(found: ShownEntry, pipeline: Pipeline | Publication) -> dict[str, Any]:
-    """An entry whole; `mend.by_form` reads it again."""
+    """An entry whole; `entry_edits.by_form` reads it again."""
     changes = [_change(number, current, pipeline) for number, current in enumerate(found.current_rows, start=1)]
     return {**entry_as_json(found.entry, pipeline), "changes": changes}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.entry_edits import Mend, Setting
+    from penstock.apply.entry_edits import EntryEdit, Setting
     from penstock.apply.retry import Retried
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
@@ -162,7 +162,7 @@ def retry(
     until: UntilOption = None,
     text: TextOption = "",
     go_on: Annotated[bool, typer.Option("--go-on", help="Continue after one that fails again.")] = False,
-    mending: WithOption = None,
+    function: WithOption = None,
     as_me: AsMeOption = False,
     role: RoleOption = None,
     dry_run: DryRunOption = False,
@@ -173,19 +173,10 @@ def retry(
     wanted = _filter(table, error, since, until, text)
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
-    mend = _function(mending, pipeline)
+    edit = _function(function, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    _apply(
-        pipeline,
-        chosen,
-        mend,
-        as_me=as_me,
-        role=role,
-        go_on=go_on,
-        dry_run=dry_run,
-        skip_gone=not entry_id,
-        json=json,
-    )
+    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run, go_on=go_on, skip_gone=not entry_id)
+    _apply(pipeline, chosen, edit, how, json=json)
 
 
 @app.command()
@@ -206,7 +197,7 @@ def edit(
     form: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="JSON as `show --json` prints it, edited; - reads it.")
     ] = None,
-    mending: WithOption = None,
+    function: WithOption = None,
     as_me: AsMeOption = False,
     role: RoleOption = None,
     dry_run: DryRunOption = False,
@@ -221,18 +212,20 @@ def edit(
     from penstock.apply.entry_edits import by_form, by_settings
 
     settings = _settings(setting, null, unset)
-    ways = [bool(settings or skip), form is not None, mending is not None]
+    ways = [bool(settings or skip), form is not None, function is not None]
     if sum(ways) > 1:
         raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
-    def apply(mend: Mend) -> None:
-        _apply(pipeline, [entry_id], mend, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
+    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run)
+
+    def apply(edit: EntryEdit) -> None:
+        _apply(pipeline, [entry_id], edit, how, json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
     elif any(ways):
-        apply(_function(mending, pipeline) or by_settings(settings, skip or ()))
+        apply(_function(function, pipeline) or by_settings(settings, skip or ()))
     else:
         from penstock.cli.editor import edited
 
@@ -315,20 +308,22 @@ def history(
         )
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """How entries are applied; see `Pipeline.retry`."""
+
+    as_me: bool
+    role: str | None
+    dry_run: bool
+    go_on: bool = False
+    skip_gone: bool = False
+
+
 def _apply(
-    pipeline: Pipeline | Publication,
-    chosen: Sequence[str],
-    mend: Mend | None,
-    *,
-    as_me: bool,
-    role: str | None,
-    go_on: bool,
-    dry_run: bool,
-    json: bool,
-    skip_gone: bool = False,
+    pipeline: Pipeline | Publication, chosen: Sequence[str], edit: EntryEdit | None, how: _Attempt, *, json: bool
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    if as_me and role is not None:
+    if how.as_me and how.role is not None:
         raise ConfigError("say either --as-me, or --role")
     from penstock.cli.error_sums import AlikeNotes, kind_of_failure
 
@@ -339,27 +334,27 @@ def _apply(
         for retried in pipeline.retry(
             chosen,
             notes.add,
-            mend=mend,
-            as_me=as_me,
-            role=role,
-            go_on=go_on,
-            dry_run=dry_run,
-            skip_gone=skip_gone,
+            mend=edit,
+            as_me=how.as_me,
+            role=how.role,
+            go_on=how.go_on,
+            dry_run=how.dry_run,
+            skip_gone=how.skip_gone,
         ):
             done.append(retried)
             # Of those that fail alike the first is told; the sum counts them.
             kind = kind_of_failure(retried) if retried.is_failed else None
             if not json and kind not in told:
-                _tell(retried, is_last_word=go_on or dry_run)
+                _tell(retried, is_last_word=how.go_on or how.dry_run)
             told |= {kind} if kind is not None else set()
     except PenstockError:
         notes.close()
         # Of what was refused before anything was tried, the error says all that there is to say.
         if done or json:
-            _sum_up(done, dry_run=dry_run, json=json)
+            _sum_up(done, dry_run=how.dry_run, json=json)
         raise
     notes.close()
-    _sum_up(done, dry_run=dry_run, json=json)
+    _sum_up(done, dry_run=how.dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
         raise typer.Exit(3)
@@ -460,7 +455,7 @@ def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str
     ]
 
 
-def _function(name: str | None, pipeline: Pipeline | Publication) -> Mend | None:
+def _function(name: str | None, pipeline: Pipeline | Publication) -> EntryEdit | None:
     from penstock.apply.entry_edits import by_function
     from penstock.user_code import load
 

@@ -23,7 +23,7 @@ from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
-    from penstock.verify.compare import TableResult, VerifyResult
+    from penstock.verify.driver import TableResult, VerifyResult
 
 _MOST_SHOWN = 20
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.apply.conflict_methods import ConflictRules, TableRules
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, OnBadRow, Parameters
-from penstock.apply.resolve import ConflictRules, TableRules
 from penstock.change import Op, TableName
 from penstock.config.conflicts import ConflictConfig, ErrorRuleConfig
 from penstock.config.dependencies import DependenciesConfig
@@ -198,7 +198,8 @@ class ApplyConfig(ConfigPart):
     startup_seconds: Seconds = Field(default=0, description="Seconds to wait for another run of the pipeline to end")
     trace_level: int = Field(default=0, strict=True, ge=0, le=MOST, description="From 1 on each batch is logged")
     txn_lcr_spill_threshold: Limit = Field(
-        default=200_000, description="A transaction of more changes is applied piece by piece, and not held in memory"
+        default=200_000,
+        description="A transaction of more changes is large: it is applied piece by piece, and not held in memory",
     )
     tables: dict[Table, ApplyTableConfig] = Field(
         default_factory=dict, description="By table, as it is called at the target: how its changes are applied"

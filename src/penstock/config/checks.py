@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.config.capture import check_capture, kind_of_source
-from penstock.config.document import Document, Fault, may_be_shown
+from penstock.config.document import Document, Fault, must_be_redacted
 from penstock.config.publish import check_publish
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
@@ -34,7 +34,7 @@ def _check_connections(document: Document) -> list[Fault]:
         if not isinstance(name, str):
             continue
         if name not in given:
-            shown = f" {name!r}" if may_be_shown(name) else " of this name"
+            shown = " of this name" if must_be_redacted(name) else f" {name!r}"
             faults.append(document.fault(path, f"no connection{shown}{nearest(name, given)}"))
         elif isinstance(given[name], dict):
             is_cluster, is_meant = given[name].get("type") == "kafka", _wants_kafka(document, part)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.apply.resolve import ConflictKind, ErrorAction, ErrorRule, Method, Resolver
+from penstock.apply.conflict_methods import ConflictKind, ErrorAction, ErrorRule, Method, Resolver
 from penstock.change import Op
 from penstock.config.parts import ConfigPart
 

@@ -124,9 +124,9 @@ def error_of(name: str, faults: Iterable[Fault]) -> ConfigError:
     return ConfigError("\n".join(lines))
 
 
-def may_be_shown(value: object) -> bool:
-    """Whether a value from the file may stand in a message: an url in the wrong place may hold a password."""
-    return not _MAY_BE_SECRET.search(str(value))
+def must_be_redacted(value: object) -> bool:
+    """Whether a value from the file must not stand in a message: an url in the wrong place may hold a password."""
+    return bool(_MAY_BE_SECRET.search(str(value)))
 
 
 def line_of(lines: Mapping[Path_, int], path: Path_) -> int:

@@ -9,7 +9,7 @@ from penstock.config.capture import SOURCES, CaptureConfig
 from penstock.config.conflicts import ConflictConfig, ErrorRuleConfig
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.dependencies import DependenciesConfig, ObjectDependencyConfig
-from penstock.config.document import Document, Fault, Path_, may_be_shown
+from penstock.config.document import Document, Fault, Path_, must_be_redacted
 from penstock.config.handlers import OperationHandlersConfig, TransactionHandlersConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
@@ -46,7 +46,7 @@ _PARTS = (
 
 
 def fault_of(document: Document, error: Any) -> Fault:
-    """Say one of pydantic's findings in our words; never repeats a url."""
+    """Say one of pydantic's findings in our words, redacted: it never repeats a url."""
     path = _path_of(error["loc"])
     given = error["input"]
     has_no_value = given is None and error["type"] not in ("missing", "value_error")
@@ -57,7 +57,7 @@ def fault_of(document: Document, error: Any) -> Fault:
     if has_no_value:
         return document.fault(path, "has no value")
     is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
-    is_shown = isinstance(given, str | int | float | bool) and not is_secret and may_be_shown(given)
+    is_shown = isinstance(given, str | int | float | bool) and not is_secret and not must_be_redacted(given)
     return document.fault(path, _said(error, path, f", not {given!r}" if is_shown else ""))
 
 
@@ -77,7 +77,7 @@ def _wrong_kind(error: Any) -> str:
         return "is missing"
     given = error["input"]
     kind = given.get("type") if isinstance(given, dict) else None
-    shown = f", not {kind!r}" if isinstance(kind, str) and may_be_shown(kind) else ""
+    shown = f", not {kind!r}" if isinstance(kind, str) and not must_be_redacted(kind) else ""
     return f"must be {error['ctx']['expected_tags'].replace(', ', ' or ')}{shown}"
 
 

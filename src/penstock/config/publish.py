@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from penstock.config.document import Document, Fault, may_be_shown
+from penstock.config.document import Document, Fault, must_be_redacted
 from penstock.config.limits import RetryS
 from penstock.config.parts import ConfigPart, below, checked_place
 from penstock.sinks.events.config import PublishedEventsConfig, check_events, check_schema_registry
@@ -145,4 +145,4 @@ def _check_format(document: Document, formats: Sequence[str]) -> list[Fault]:
     path = ("publish", "format")
     document.reported.add(path)
     named = " or ".join([", ".join(map(repr, formats[:-1])), repr(formats[-1])])
-    return [document.fault(path, f"must be {named}{f', not {form!r}' if may_be_shown(form) else ''}")]
+    return [document.fault(path, f"must be {named}{'' if must_be_redacted(form) else f', not {form!r}'}")]

@@ -22,10 +22,10 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.process import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
-from penstock.pipeline.capturing import RunListener
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.running import RunListener
 from penstock.pipeline_file import load
-from penstock.verify.compare import VerifyResult
+from penstock.verify.driver import VerifyResult
 from penstock.wiring import open_pipeline
 
 _FILE = """\

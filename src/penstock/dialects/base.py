@@ -153,8 +153,8 @@ class SequenceValue:
 
 
 @dataclass(frozen=True)
-class SequenceMove:
-    """A sequence of the target, where it stood, and where it is moved to; the same where it stays."""
+class SequenceSetting:
+    """A sequence of the target, where it stood, and what it is set to; the same where it stays."""
 
     name: TableName
     before: SequenceValue
@@ -162,7 +162,7 @@ class SequenceMove:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has to move at all."""
+        """Whether it has to be set at all."""
         return self.before != self.after
 
 

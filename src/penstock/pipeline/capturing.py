@@ -1,67 +1,35 @@
-"""The work of every pipeline at its source, whether it applies or publishes: follow it, run, and list its consumers."""
+"""What every pipeline does at its source, whether it applies or publishes: follow it, and list its consumers.
+
+Its method `run` has `running.Run` carry out a run, and log and write down why it ended.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
-from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import Listener, Progress
-from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.process import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.errors import ConfigError, OperatorError, PenstockError
-from penstock.events import Event, SourceFacts
+from penstock.events import Event
 from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import LockWatch, told_of_locks
-from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
+from penstock.pipeline.report import Report
+from penstock.pipeline.running import Run, RunListener
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion, roots
 from penstock.text import are, count, were
-
-_GRACE_S = 20.0
-
-
-class RunListener(Listener, CopyListener, Protocol):
-    """Hears how a run is doing, the first copy included."""
-
-    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
-        """Tell the user something that stops nothing; `facts` say the same for programs."""
-
-    def ended(self) -> None:
-        """The run has ended as it should: report now what was only counted."""
-
-    def close(self) -> None:
-        """An error ends the run: report now what was not reported yet."""
-
-
-class CopyWatch:
-    """Passes on how a copy goes; as long as chunks are committed, failures may be tried again."""
-
-    def __init__(self, listener: CopyListener, retry_policy: RetryPolicy) -> None:
-        """Tell `listener`, and give back the time that `retry_policy` has counted."""
-        self._listener = listener
-        self._retry_policy = retry_policy
-
-    def copying(self, chunks: int, tables: int) -> None:
-        """So many chunks are about to be copied."""
-        self._listener.copying(chunks, tables)
-
-    def copied(self, chunks: int, rows: int) -> None:
-        """So many more chunks are committed, with so many rows."""
-        self._retry_policy.restore()
-        self._listener.copied(chunks, rows)
 
 
 class Capturing:
@@ -109,28 +77,19 @@ class Capturing:
                 logged in any case.
         """
         publishes = self.config.publish is not None
-        listener = listener or Report(publishes=publishes)
-        try:
-            with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                progress = self._run(
-                    stop, listener, until_caught_up=until_caught_up, until=None if until is None else str(until)
-                )
-        except BaseException as exc:
-            listener.close()
-            if isinstance(exc, Exception):
-                failure = nameable(exc)
-                tell_failed(failure)
-                self._note_stop(failure)
-            raise
-        listener.ended()
-        is_done = not stop.is_set() and progress.ended_by is None
-        tell_ended(
-            progress,
-            has_caught_up=until_caught_up and is_done,
-            has_arrived=until is not None and is_done,
+        run = Run(
+            stop,
+            listener or Report(publishes=publishes),
+            until_caught_up=until_caught_up,
+            until=None if until is None else str(until),
             publishes=publishes,
         )
-        return progress
+
+        def work() -> Progress:
+            with self._told_of_locks(lambda wait: run.listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
+                return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+
+        return run.carry_out(work, self._set_status)
 
     def start(
         self,
@@ -177,8 +136,8 @@ class Capturing:
     ) -> Progress:
         raise NotImplementedError
 
-    def _note_stop(self, error: PenstockError) -> None:
-        """Write down why a run stopped, where `status` finds it."""
+    def _set_status(self, error: PenstockError) -> None:
+        """Write down which error ended a run, where `status` finds it."""
 
     def _lock_watches(self) -> list[LockWatch]:
         """What looks for sessions of ours that wait for locks."""
@@ -313,20 +272,3 @@ def _count_behind(stream: Source, history: History) -> int:
     while (part := stream.next_slice(after, Limit(), until=end, anchor=anchor)) is not None:
         found, after, anchor = found + len(part), part.end, part.anchor
     return found
-
-
-@contextmanager
-def not_for_ever(spark: Spark, stop: threading.Event) -> Iterator[None]:
-    """Once told to stop, cut off what takes too long to be finished: the ledger knows what of it is done."""
-    over = threading.Event()
-
-    def watch() -> None:
-        stop.wait()
-        if not over.wait(_GRACE_S):
-            spark.cancel_jobs()
-
-    threading.Thread(target=watch, name="end", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.apply.resolve import EVERY_COLUMN, ConflictKind, ConflictRules, Method, Resolver, TableRules
+from penstock.apply.conflict_methods import EVERY_COLUMN, ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.target import TargetTable
 from penstock.change import Op, TableName
 from penstock.errors import OperatorError

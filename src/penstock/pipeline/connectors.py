@@ -38,7 +38,7 @@ from penstock.dialects.base import (
     NativeForm,
     NotCompared,
     Renamed,
-    SequenceMove,
+    SequenceSetting,
     SequenceValue,
     SetupStep,
     SourceTables,
@@ -53,7 +53,7 @@ from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
 from penstock.snapshot.task import SourceAccess, TargetAccess
 from penstock.source_switch import Mark, SwitchPosition, SwitchSource
 from penstock.stream import Source, StoredCopy, TableVersion
-from penstock.verify.comparer import ComparedSource, ComparedTarget
+from penstock.verify.task import ComparedSource, ComparedTarget
 
 COMPARE_EXTERNAL = (
     "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"
@@ -344,10 +344,10 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
     def stop_request(self) -> StopRequest | None:
         """Return how the run is asked to stop, if it is."""
 
-    def note_cut_short(self, reason: str) -> None:
+    def set_status_of_cut_run(self, reason: str) -> None:
         """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
 
-    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+    def set_status_of_last_run(self, reason: str, *, is_aborted: bool = False) -> None:
         """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
 
     def consumer(self) -> Consumer:
@@ -391,11 +391,11 @@ class PostDataBuilder(Protocol):
         Nobody is kept from writing while an index is built.
         """
 
-    def moves(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
-        """Say where sequences have to move to go on where those of the source stand; never backwards."""
+    def sequences_to_set(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
+        """Say what sequences have to be set to, to go on where those of the source stand; never backwards."""
 
-    def move(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
-        """Move them; returns how each stood and stands."""
+    def set_sequences(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
+        """Set them; returns how each stood and stands."""
 
     def stop(self) -> None:
         """Have `build`, in another thread, end soon."""

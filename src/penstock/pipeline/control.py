@@ -1,4 +1,7 @@
-"""What a person says to an apply process while its run is at work, wherever that is: through the ledger."""
+"""Controls an apply process through the ledger, wherever its run is: parameters, and requests to stop.
+
+A new run waits here for another one to end, and is refused if it does not.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ class Control:
             state = ledger.state()
             if state is not None and state.status is ProcessStatus.ENABLED:
                 # It could not say so itself, for what it was applying still had locks in the ledger.
-                ledger.note_cut_short("it was told to stop, and was cut short")
+                ledger.set_status_of_cut_run("it was told to stop, and was cut short")
                 state = ledger.state()
             assert state is not None
             return state

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.apply.process import Progress
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
+from penstock.dialects.base import CatalogDifference, MissingObject, SequenceSetting
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.connectors import (
     DatabaseSource,
@@ -25,7 +25,7 @@ from penstock.pipeline.process_state import low_watermark
 from penstock.position import Scn
 from penstock.stream import Source
 from penstock.text import are, count
-from penstock.verify.compare import VerifyResult
+from penstock.verify.driver import VerifyResult
 
 _PAUSE_S = 0.2
 
@@ -56,7 +56,7 @@ class Cutover:
     is_behind: bool = False
     queued: int = 0
     compared: VerifyResult | None = None
-    sequences: Sequence[SequenceMove] = ()
+    sequences: Sequence[SequenceSetting] = ()
     made: Sequence[str] = ()
     lacks: Sequence[MissingObject] = ()
     differences: Sequence[CatalogDifference] = ()
@@ -153,7 +153,7 @@ def _look(work: _Work) -> Cutover:
         writers=work.still.writers(),
         is_behind=state is None or work.stream.backlog(state.low_watermark).changes > 0,
         queued=work.ledger.queue_state().total,
-        sequences=work.post_data_builder.moves(work.reader.read()),
+        sequences=work.post_data_builder.sequences_to_set(work.reader.read()),
         made=[lack.what for lack in lacks if not lack.reason],
         lacks=[lack for lack in lacks if lack.reason],
         differences=work.post_data_builder.differences(),
@@ -179,7 +179,7 @@ def _cut_over(way: CutoverPipeline, work: _Work, stop: threading.Event, *, lock:
     if not found.is_same:
         return replace(found, lacks=work.post_data_builder.lacks())
     # Read once no writer is left: a value that is drawn, and not used, does no harm.
-    moves = work.post_data_builder.move(work.reader.read())
+    settings = work.post_data_builder.set_sequences(work.reader.read())
     built = list(work.post_data_builder.build(work.tables, is_last=True))
     refused = {lack.what: lack for lack in built if lack.reason}
     if lock and not work.still.is_locked:
@@ -188,7 +188,7 @@ def _cut_over(way: CutoverPipeline, work: _Work, stop: threading.Event, *, lock:
         )
     return replace(
         found,
-        sequences=moves,
+        sequences=settings,
         made=[lack.what for lack in built if not lack.reason],
         lacks=[refused.get(lack.what, lack) for lack in work.post_data_builder.lacks()],
         differences=_with_reasons(work.post_data_builder.differences(), refused),

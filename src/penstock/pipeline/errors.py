@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.apply.current_rows import CurrentRow, stand
+from penstock.apply.entry_rows import CurrentRow, stand
 from penstock.apply.error_queue import ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern

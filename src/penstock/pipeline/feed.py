@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+from penstock.apply.dependency_keys import fingerprint
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import ReleasedTransaction, TablesAddedError
-from penstock.apply.reader import fingerprint
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import TaskContext
 from penstock.change import TableName
 from penstock.events import Event, tell
 from penstock.history import History, Joined
+from penstock.pipeline.apply_run import ApplyRun
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.names_to_come import names_to_come
 from penstock.pipeline.not_followed import not_followed
-from penstock.pipeline.run import ApplyRun
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary
 from penstock.spark.job import BatchJobs

@@ -9,8 +9,8 @@ from penstock.apply.ddl import DdlPolicy
 from penstock.change import TableName
 from penstock.dialects.base import MissingPart
 from penstock.events import Event
-from penstock.pipeline.capturing import RunListener
 from penstock.pipeline.connectors import PipelineEnds
+from penstock.pipeline.running import RunListener
 from penstock.pipeline.status import MissingColumns, lacking
 from penstock.schema import TableSchema
 

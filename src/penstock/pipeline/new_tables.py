@@ -10,8 +10,8 @@ from penstock.apply.handlers.runner import Handlers
 from penstock.change import TableName, Transaction
 from penstock.dialects.base import Uncaptured
 from penstock.errors import OperatorError
-from penstock.pipeline.capturing import RunListener
 from penstock.pipeline.connectors import PipelineEnds
+from penstock.pipeline.running import RunListener
 from penstock.position import Scn
 from penstock.schema import TableSchema
 

@@ -16,7 +16,7 @@ from functools import partial
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
-from penstock.apply.entry_edits import Mend
+from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.ledger import ProcessState
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
@@ -29,7 +29,8 @@ from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError
 from penstock.pipeline import resync
-from penstock.pipeline.capturing import Capturing, RunListener, not_for_ever
+from penstock.pipeline.apply_run import ApplyRun, check_target, end_of_run
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import (
     EventSource,
     PipelineEnds,
@@ -50,7 +51,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.process_state import held_state
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.run import ApplyRun, check_target, end_of_run
+from penstock.pipeline.running import RunListener, not_for_ever
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.setup_plan import SetupPlanner
 from penstock.pipeline.status import Status, not_set_up, status_of
@@ -63,8 +64,8 @@ from penstock.rules.ruleset import RuleSet
 from penstock.spark.job import for_each
 from penstock.spark.starting import Spark
 from penstock.stream import given_up
-from penstock.verify.compare import VerifyListener, VerifyResult
-from penstock.verify.comparer import not_copied
+from penstock.verify.driver import VerifyListener, VerifyResult
+from penstock.verify.task import not_copied
 
 
 class Pipeline(Capturing):
@@ -187,7 +188,7 @@ class Pipeline(Capturing):
 
         Args:
             tables: Patterns, as in the pipeline file, of the tables to compare; all of them if there are none.
-            repair: Bring the rows that differ; see `verify.compare.verify`.
+            repair: Bring the rows that differ; see `verify.driver.verify`.
 
         Raises:
             OperatorError: Nothing is set up, none of the tables can be compared, a pattern means no table of the
@@ -216,7 +217,7 @@ class Pipeline(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
+        mend: EntryEdit | None = None,
         as_me: bool = False,
         role: str | None = None,
         go_on: bool = False,
@@ -233,7 +234,7 @@ class Pipeline(Capturing):
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
-        config = replace(self._retry_config, mend=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
+        config = replace(self._retry_config, edit=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
         for fault in self.config.handlers.check():
             raise fault
         queue = self._ends.error_queue()
@@ -458,13 +459,13 @@ class Pipeline(Capturing):
             finally:
                 run.end(is_hurried=not is_finished)
 
-    def _note_stop(self, error: PenstockError) -> None:
+    def _set_status(self, error: PenstockError) -> None:
         # The ledger may be out of reach, or another role's: then there is nowhere to note it. And whatever goes wrong
         # here, the error that ended the run is the one to be raised.
         with suppress(Exception):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
-                    ledger.note_stop(str(error), is_aborted=isinstance(error, HandlerError))
+                    ledger.set_status_of_last_run(str(error), is_aborted=isinstance(error, HandlerError))
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]

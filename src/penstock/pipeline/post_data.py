@@ -25,7 +25,7 @@ Warn = Callable[[str, Event, SourceFacts | None], None]
 
 
 class PostDataWork:
-    """Two threads beside a run, one that builds and one that moves sequences. Neither ever ends the run."""
+    """Two threads beside a run, one that builds and one that sets sequences. Neither ever ends the run."""
 
     def __init__(self, source: DatabaseSource, target: TargetConnector, warn: Warn) -> None:
         """Prepare; nothing is opened yet.
@@ -39,7 +39,7 @@ class PostDataWork:
         self._over = threading.Event()
         self._warned: set[str] = set()
         self._building: threading.Thread | None = None
-        self._moving: threading.Thread | None = None
+        self._setting: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_wanted = False
         self._is_ending = False
@@ -53,8 +53,8 @@ class PostDataWork:
             self._is_wanted = True
             if self._building is None:
                 self._building = self._thread(self._build)
-        if self._moving is None:
-            self._moving = self._thread(self._move)
+        if self._setting is None:
+            self._setting = self._thread(self._set_sequences)
 
     def end(self, *, is_hurried: bool) -> None:
         """Finish: build to the end, unless the run is in a hurry; an index that is half-built is given up then."""
@@ -68,8 +68,8 @@ class PostDataWork:
         if building is not None:
             building.join()
         self._over.set()
-        if self._moving is not None:
-            self._moving.join()
+        if self._setting is not None:
+            self._setting.join()
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=work, name="post-data", daemon=True)
@@ -104,7 +104,7 @@ class PostDataWork:
                 self._building = None
             return goes_on
 
-    def _move(self) -> None:
+    def _set_sequences(self) -> None:
         while not self._over.is_set():
             try:
                 form = self._post_data()
@@ -112,12 +112,14 @@ class PostDataWork:
                     closing(self._source.sequence_reader(form)) as reader,
                     closing(self._target.post_data_builder(form)) as post_data_builder,
                 ):
-                    self._follow(reader, post_data_builder.move)
+                    self._keep_in_step(reader, post_data_builder.set_sequences)
             except PenstockError as exc:
                 self._tell(exc)
                 self._over.wait(_PAUSE_S)
 
-    def _follow(self, reader: SequenceReader, move: Callable[[Mapping[TableName, SequenceValue]], object]) -> None:
+    def _keep_in_step(
+        self, reader: SequenceReader, set_sequences: Callable[[Mapping[TableName, SequenceValue]], object]
+    ) -> None:
         """Follow the sequences that there are now; returns when it is time to look for others."""
         known: Mapping[TableName, SequenceValue] | None = None
         until = time.monotonic() + _ANEW_S
@@ -126,7 +128,7 @@ class PostDataWork:
             is_last = self._over.wait(0 if known is None else _EVERY_S)
             values = reader.read()
             if values != known:
-                move(values)
+                set_sequences(values)
                 known = values
             if is_last:
                 return

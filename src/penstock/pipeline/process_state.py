@@ -1,4 +1,4 @@
-"""Where the process of a pipeline stands, held against the history of its source."""
+"""Reads where the process of a pipeline stands, and refuses a source that has another history. Writes nothing."""
 
 from __future__ import annotations
 

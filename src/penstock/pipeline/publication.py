@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.apply.entry_edits import Mend
+from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried
@@ -19,11 +19,12 @@ from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
-from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.running import CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
@@ -221,7 +222,7 @@ class Publication(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
+        mend: EntryEdit | None = None,
         as_me: bool = False,
         role: str | None = None,
         go_on: bool = False,
@@ -241,7 +242,7 @@ class Publication(Capturing):
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
             versions = [version.table for version in stream.tables()]
-        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
+        yield from queue.retry(entry_ids, versions, edit=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""

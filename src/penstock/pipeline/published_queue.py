@@ -7,8 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from penstock.apply.current_rows import CurrentRow
-from penstock.apply.entry_edits import Mend, as_committed
+from penstock.apply.entry_edits import EntryEdit, as_committed
+from penstock.apply.entry_rows import CurrentRow
 from penstock.apply.error_queue import EntryOutcome, ErrorEntry, NoEntryError
 from penstock.apply.retry import Retried
 from penstock.apply.target import TargetCatalog, TargetTable
@@ -87,7 +87,7 @@ class PublishedQueue:
         entry_ids: Sequence[str],
         tables: Sequence[TableSchema],
         *,
-        mend: Mend | None = None,
+        edit: EntryEdit | None = None,
         go_on: bool = False,
         dry_run: bool = False,
         skip_gone: bool = False,
@@ -96,7 +96,7 @@ class PublishedQueue:
 
         Args:
             tables: Every version of every table that a change may name.
-            mend: Says what to publish of an entry; by default all that the source committed.
+            edit: Says what to publish of an entry; by default all that the source committed.
             go_on: Go on behind an entry that cannot be published still.
             dry_run: Only see whether each could be told as events.
             skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
@@ -114,20 +114,20 @@ class PublishedQueue:
         for one in chosen:
             entry_id = entry_of(self._log.pipeline, one).id
             try:
-                mended = (mend or as_committed)(entry_of(self._log.pipeline, one), one.transaction, _catalog(newest))
+                edited = (edit or as_committed)(entry_of(self._log.pipeline, one), one.transaction, _catalog(newest))
                 if dry_run:
-                    events.again(one, mended.changes, takes_all)
-                    yield Retried(entry_id, EntryOutcome.WOULD_APPLY, edits=mended.edits)
+                    events.again(one, edited.changes, takes_all)
+                    yield Retried(entry_id, EntryOutcome.WOULD_APPLY, edits=edited.edits)
                     continue
                 with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
                     if one.number not in publisher.published_state.errors:
                         yield Retried(entry_id, EntryOutcome.GONE)
                         continue
                     with publisher.transaction() as transaction:
-                        transaction.send(events.again(one, mended.changes, transaction.refusal))
+                        transaction.send(events.again(one, edited.changes, transaction.refusal))
                         published_state, entries = publisher.published_state.without_errors([one.number])
                         transaction.stand(published_state, *entries)
-                yield Retried(entry_id, EntryOutcome.APPLIED, edits=mended.edits)
+                yield Retried(entry_id, EntryOutcome.APPLIED, edits=edited.edits)
             except UnpublishableError as exc:
                 yield Retried(
                     entry_id, EntryOutcome.WOULD_FAIL if dry_run else EntryOutcome.FAILED, error=_untold(entry_id, exc)

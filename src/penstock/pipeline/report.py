@@ -116,7 +116,7 @@ class Report:
         if not self._lost:
             self._lost_at = time.monotonic()
         if error.where not in self._lost:
-            text = f"{error}; trying again{'' if left_s is None else f' for {left_s:.0f} s'}"
+            text = f"{error}; trying again{'' if left_s is None else f' for at most {left_s:.0f} s more'}"
             parts = {"what": error.what, "where": error.where, "left_s": left_s}
             tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
         self._lost.add(error.where)
@@ -181,7 +181,7 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
         tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
 
 
-def nameable(error: Exception) -> PenstockError:
+def redacted_error(error: Exception) -> PenstockError:
     """Return an error as it may be told: of an unforeseen one only its kind, for its text may hold a value."""
     if isinstance(error, PenstockError):
         return error

@@ -36,7 +36,7 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.text import printable
-from penstock.verify.comparer import ComparedSource
+from penstock.verify.task import ComparedSource
 
 _SHAPES = 1 << 16
 """A version of a table at the source, times this, plus a number for what rules make of it."""
@@ -331,7 +331,7 @@ def _explained(table: TransformedTable, rule: TableRule) -> str:
     parts = [
         f"without {', '.join(rule.columns.dropped)}" if rule.columns.dropped else "",
         f"with {', '.join(column.name for column in table.columns[len(rule.columns.names) :])}" if rule.added else "",
-        f"rows where {rule.condition.sql}" if rule.condition is not None else "",
+        f"rows where {rule.row_filter.sql}" if rule.row_filter is not None else "",
         f"only {', '.join(sorted(rule.operations))}" if rule.operations is not None else "",
         f"step {rule.step.name}" if rule.step is not None else "",
     ]

@@ -17,7 +17,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceAccess
 from penstock.stream import Reader, Slice, TableVersion
-from penstock.verify.comparer import ComparedSource, SourceReading
+from penstock.verify.task import ComparedSource, SourceReading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class TransformedChunkReader:
 
 @dataclass(frozen=True)
 class TransformedComparedSource:
-    """Implements `verify.comparer.ComparedSource`."""
+    """Implements `verify.task.ComparedSource`."""
 
     inner: ComparedSource
 
@@ -189,7 +189,7 @@ class TransformedComparedSource:
 
 
 def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
-    asked = {name for one in (rule.condition, *rule.added.values()) if one is not None for name in one.inputs}
+    asked = {name for one in (rule.row_filter, *rule.added.values()) if one is not None for name in one.inputs}
     lacking = sorted(asked - set(there))
     if lacking:
         raise OperatorError(

@@ -17,9 +17,9 @@ from penstock.schema import TableSchema
 from penstock.spark.job import CompareJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Source
-from penstock.verify import compare
-from penstock.verify.compare import VerifyListener, VerifyResult
-from penstock.verify.comparer import Comparer, not_copied
+from penstock.verify import driver
+from penstock.verify.driver import VerifyListener, VerifyResult
+from penstock.verify.task import Comparer, not_copied
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Verification:
             self._refuse_shared(self.ledger.copied_by_others(sorted(source)))
         chunks = self.database.origin().cut_into_chunks(sorted(source))
         comparer = Comparer(self.database.compared(), self.ends.target.compared())
-        context = compare.CompareContext(comparer, source, target)
+        context = driver.CompareContext(comparer, source, target)
         began_at = low_watermark(self.ledger)
-        result = compare.verify(
+        result = driver.verify(
             chunks,
-            compare.LocalJobs(context) if compare.are_few(chunks) else CompareJobs(spark, context),
+            driver.LocalJobs(context) if driver.are_few(chunks) else CompareJobs(spark, context),
             listener,
             consistency_point=lambda: low_watermark(self.ledger),
             tick=self.stream.tick,
@@ -69,7 +69,7 @@ class Verification:
         if repair:
             self.ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
         root_of = {version.table.name: version.root for version in self.stream.tables()}
-        result = compare.with_queued(result, self.ends.error_queue().count_by_table(root_of))
+        result = driver.with_queued(result, self.ends.error_queue().count_by_table(root_of))
         unseen = self.ends.target.unseen(self.database.beside(source), of_all=not tables)
         return replace(result, unchecked=[*map(str, uncaptured), *map(str, faults.values())], unseen=unseen)
 

@@ -61,7 +61,7 @@ class Changes:
             after=batch[c.AFTER],
         )
 
-    def where(self, mask: NDArray[np.bool_]) -> Changes:
+    def filter(self, mask: NDArray[np.bool_]) -> Changes:
         """Those for which the mask holds."""
         if mask.all():
             return self
@@ -107,7 +107,7 @@ class Seen:
     new: Mapping[str, pa.Array]
     is_set: Mapping[str, NDArray[np.bool_]]
 
-    def where(self, mask: NDArray[np.bool_]) -> Seen:
+    def filter(self, mask: NDArray[np.bool_]) -> Seen:
         """Those of changes for which the mask holds."""
         if mask.all():
             return self
@@ -184,7 +184,7 @@ class Refused:
     def take(self, changes: Changes, faults: Mapping[int, OperatorError]) -> NDArray[np.bool_]:
         """Take changes, by their indexes, each with why; returns which are left."""
         is_left = ~np.isin(np.arange(len(changes.row)), list(faults))
-        taken = changes.where(~is_left)
+        taken = changes.filter(~is_left)
         images = zip(taken.op.tolist(), taken.before.to_pylist(), taken.after.to_pylist(), strict=True)
         told = [
             {"reason": fault.what, "rule": fault.where, "operation": _OPS[op], "old": old, "new": new}

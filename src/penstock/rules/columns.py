@@ -1,4 +1,4 @@
-"""Images that leave columns out and call others otherwise."""
+"""Renames and drops the columns of images."""
 
 from __future__ import annotations
 

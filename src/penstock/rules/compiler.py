@@ -105,7 +105,7 @@ class _Maker:
             table=made,
             keeps_key=keeps_key,
             columns=columns,
-            condition=met,
+            row_filter=met,
             operations=None if operations is None else frozenset(operations),
             added=added,
             step=step,

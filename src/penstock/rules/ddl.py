@@ -89,7 +89,7 @@ def _says(rule: TableRule | None) -> tuple[Any, ...]:
     return (
         {name: new for name, new in rule.columns.names.items() if name != new},
         tuple(sorted(rule.columns.dropped)),
-        rule.condition and rule.condition.sql,
+        rule.row_filter and rule.row_filter.sql,
         rule.operations and frozenset(rule.operations),
         {name: added.sql for name, added in rule.added.items()},
         rule.step,

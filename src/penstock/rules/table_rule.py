@@ -32,7 +32,7 @@ _EDITED_SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in EDITED])
 class TableRule:
     """What becomes of one version of a table. Travels to tasks.
 
-    The order of work: row migration, keep, drop, rename, add, the table's name, the user's own step.
+    The order of work: rows (the filter), keep, drop, rename, add, the table's name, the user's own step.
 
     Attributes:
         source: The version of the table at the source.
@@ -40,7 +40,7 @@ class TableRule:
         keeps_key: The primary key of both is the same columns, at most under other names: what is a range of keys at
             the source is the same range at the target.
         columns: Which columns are kept, and what they are called.
-        condition: Which rows are to be at the target.
+        row_filter: The condition of the setting `rows`: which rows are to be at the target.
         operations: Which changes reach it; None for all.
         added: Further columns by their names; each looks at the row as it is at the source.
         step: What is done last.
@@ -52,7 +52,7 @@ class TableRule:
     table: TableSchema
     keeps_key: bool
     columns: ColumnMap
-    condition: Expression | None = None
+    row_filter: Expression | None = None
     operations: Collection[str] | None = None
     added: Mapping[str, Expression] = field(default_factory=dict)
     step: PythonStep | None = None
@@ -128,11 +128,11 @@ class TableRule:
         if self.refusal is not None and changes.is_op(*ROW_OPS).any():
             raise self.refusal
         seen, refused = self._look(changes), Refused()
-        if self.condition is not None:
-            changes, seen = self._migrate(changes, seen, self.condition, refused)
+        if self.row_filter is not None:
+            changes, seen = self._filter_rows(changes, seen, self.row_filter, refused)
         if self.operations is not None:
             is_left_in = ~changes.is_op(*(op for op in _CHOICES if op.value not in self.operations))
-            changes, seen = changes.where(is_left_in), seen.where(is_left_in)
+            changes, seen = changes.filter(is_left_in), seen.filter(is_left_in)
         # Further columns are computed from the row as it is at the source, and then written behind the others.
         changes, texts = self._computed(changes, seen, refused)
         before, after = self.columns.reshape(changes.before), self.columns.reshape(changes.after)
@@ -145,7 +145,7 @@ class TableRule:
         is_idle = changes.is_op(Op.UPDATE)
         if is_idle.any():
             is_idle &= pc.fill_null(pc.equal(changes.after, "{}"), False).to_numpy(zero_copy_only=False)
-        return refused.among(changes.where(~is_idle) if is_idle.any() else changes)
+        return refused.among(changes.filter(~is_idle) if is_idle.any() else changes)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of rows of the table: the target's columns, of those rows that are to be there.
@@ -180,8 +180,8 @@ class TableRule:
             faults.update({int(at[index]): fault for index, fault in of.items()})
             return ~np.isin(np.arange(len(at)), list(of))
 
-        if self.condition is not None:
-            found = evaluate([self.condition], given, len(at))
+        if self.row_filter is not None:
+            found = evaluate([self.row_filter], given, len(at))
             keep(without(found.faults) & _mask(pc.fill_null(found.values[0], False)), given)
         made = {new: given[name] for name, new in self.columns.names.items() if name in given}
         found = evaluate([*self.added.values()], given, len(at))
@@ -199,9 +199,9 @@ class TableRule:
         return [was[name] for name in columns]
 
     def _look(self, changes: Changes) -> Seen:
-        """Read the columns that the condition and the further columns look at; one entry per change in each array."""
+        """Read the columns that the filter and the further columns look at; one entry per change in each array."""
         # For each column the place in the file to blame: that of the first expression that looks at it.
-        expressions = [*([] if self.condition is None else [self.condition]), *self.added.values()]
+        expressions = [*([] if self.row_filter is None else [self.row_filter]), *self.added.values()]
         places = {name: _plain(expression.place) for expression in reversed(expressions) for name in expression.inputs}
         if not places:
             return Seen({}, {}, {})
@@ -215,28 +215,30 @@ class TableRule:
             # An insert without the column says nothing of its value; an update without it leaves it as it was.
             is_lacking = pc.and_(is_new, pc.invert(is_given[name]))
             if pc.any(is_lacking, min_count=0).as_py():
-                raise lacking(name, place, self._where(changes))
+                raise lacking(name, place, self._place(changes))
         is_kept = {name: pc.and_(is_update, pc.invert(is_given[name])) for name in places}
         new = {name: pc.if_else(is_kept[name], old[name], given[name]) for name in places}
         return Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
 
-    def _migrate(self, changes: Changes, seen: Seen, condition: Expression, refused: Refused) -> tuple[Changes, Seen]:
-        """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete."""
+    def _filter_rows(
+        self, changes: Changes, seen: Seen, row_filter: Expression, refused: Refused
+    ) -> tuple[Changes, Seen]:
+        """Filter by the setting `rows` (a WHERE); what moves a row in becomes an insert, and out, a delete."""
         # One entry per change in `old` and `new`: does its old row, and its new row, meet the condition?
-        rows = seen.rows(changes, condition.inputs)
-        found = evaluate([condition], rows.values, rows.count)
+        rows = seen.rows(changes, row_filter.inputs)
+        found = evaluate([row_filter], rows.values, rows.count)
         old, new = rows.spread(_mask(pc.fill_null(found.values[0], False)))
         if found.faults:
             is_left = refused.take(changes, rows.of_changes(found.faults))
-            changes, seen, old, new = changes.where(is_left), seen.where(is_left), old[is_left], new[is_left]
+            changes, seen, old, new = changes.filter(is_left), seen.filter(is_left), old[is_left], new[is_left]
         is_update = changes.is_op(Op.UPDATE)
         moves_in, moves_out = is_update & ~old & new, is_update & old & ~new
         # Kept is whatever is about the whole table, and every change of which one row at least is in the subset.
         is_kept = ~changes.is_op(*ROW_OPS) | (is_update & (old | new)) | (changes.is_op(Op.DELETE) & old)
         is_kept |= changes.is_op(Op.INSERT, Op.SNAPSHOT) & new
         if moves_in.any() or moves_out.any():
-            changes = self._move(changes, moves_in, moves_out, _plain(condition.place))
-        return changes.where(is_kept), seen.where(is_kept)
+            changes = self._move(changes, moves_in, moves_out, _plain(row_filter.place))
+        return changes.filter(is_kept), seen.filter(is_kept)
 
     def _move(self, changes: Changes, moves_in: NDArray[np.bool_], moves_out: NDArray[np.bool_], what: str) -> Changes:
         """Make inserts of the updates that move a row in, and deletes of those that move one out."""
@@ -246,7 +248,7 @@ class TableRule:
         after = pc.if_else(pa.array(moves_out), pa.scalar(None, pa.string()), changes.after)
         if moves_in.any():
             # `whole` has one entry per row that moves in, in order; the masks put them back in their places.
-            part = changes.where(moves_in)
+            part = changes.filter(moves_in)
             names = self.source.column_names
             whole = self._overlaid(part, names, what)
             mask = pa.array(moves_in)
@@ -277,7 +279,7 @@ class TableRule:
         spread = [rows.spread_texts(texts) for texts in found.values]
         if found.faults:
             is_left = refused.take(changes, rows.of_changes(found.faults))
-            changes, mask = changes.where(is_left), pa.array(is_left)
+            changes, mask = changes.filter(is_left), pa.array(is_left)
             spread = [(old.filter(mask), new.filter(mask)) for old, new in spread]
         is_update = changes.is_op(Op.UPDATE)
         made = {}
@@ -294,7 +296,7 @@ class TableRule:
         is_new = changes.is_op(Op.INSERT, Op.SNAPSHOT)
         # Three runs of rows: old rows of updates and deletes, new rows of updates, rows of inserts. The step sees them
         # as one table.
-        olds, updates, news = changes.where(has_old), changes.where(is_update), changes.where(is_new)
+        olds, updates, news = changes.filter(has_old), changes.filter(is_update), changes.filter(is_new)
         old = self._values(olds, olds.before, names, what)
         moved = self._overlaid(updates, names, what)
         new = self._values(news, news.after, names, what)
@@ -323,7 +325,7 @@ class TableRule:
         # For each row that went through the step, which change it is of.
         of_change = np.concatenate([np.flatnonzero(mask) for mask in (has_old, is_update, is_new)])
         is_left = refused.take(changes, {int(of_change[index]): fault for index, fault in stepped.faults.items()})
-        return replace(changes, before=before, after=after, key=key).where(is_left)
+        return replace(changes, before=before, after=after, key=key).filter(is_left)
 
     def _key(self, key: pa.Array) -> pa.Array:
         """The key under its names at the target; null where the target's table has none of the source's."""
@@ -354,9 +356,9 @@ class TableRule:
             return
         unsure = images.filter(pc.and_(images.is_valid(), values[name].is_null()))
         if not pc.all(is_present(unsure, name), min_count=0).as_py():
-            raise lacking(name, place, self._where(changes))
+            raise lacking(name, place, self._place(changes))
 
-    def _where(self, changes: Changes) -> str:
+    def _place(self, changes: Changes) -> str:
         if not len(changes.scn):
             return f"table {self.source.name}"
         return f"table {self.source.name}, positions {changes.scn[0]} to {changes.scn[-1]}"

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 
-from penstock.apply.lag import LagHistogram
+from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
 from penstock.pipeline.feed import SourceFeed

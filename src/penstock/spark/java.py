@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,11 +63,9 @@ class Java:
         port, length = (int.from_bytes(told[at : at + 4], "big") for at in (0, 4))
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + length].decode()}
 
-    def fork_workers(self) -> None:
+    def fork_workers(self, be_daemon: Callable[[], None]) -> None:
         """Fork the process that its Python workers will be forked from; see `workers.fork`."""
-        from penstock.spark import daemon
-
-        workers.fork(_workers(self.folders), daemon.run)
+        workers.fork(_workers(self.folders), be_daemon)
 
     def keep(self) -> None:
         """Have it end with this program, which is using Spark now, and not with `close`."""

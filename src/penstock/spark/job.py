@@ -42,8 +42,8 @@ from penstock.snapshot.task import CopyContext, copy_chunks
 from penstock.spark.schemas import PACKED
 from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
-from penstock.verify.compare import CompareContext
-from penstock.verify.comparer import RangeResult
+from penstock.verify.driver import CompareContext
+from penstock.verify.task import RangeResult
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -207,7 +207,7 @@ class SparkChunkJobs:
 
 
 class CompareJobs:
-    """Implements `verify.compare.RangeJobs`: a few bundles to a task."""
+    """Implements `verify.driver.RangeJobs`: a few bundles to a task."""
 
     def __init__(self, spark: Spark, context: CompareContext) -> None:
         """Compare with `context`."""

@@ -26,7 +26,7 @@ _SETTINGS = {
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
     "spark.sql.ui.retainedExecutions": "20",
-    "spark.python.daemon.module": "penstock.spark.daemon",
+    "spark.python.daemon.module": "penstock.worker_daemon",
 }
 
 # The JVM only passes Arrow data on; compiling it thoroughly would take more of a core than it gives back.

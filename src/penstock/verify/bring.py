@@ -12,19 +12,19 @@ from penstock.apply.target import TargetTable
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.rows import TableRows
 from penstock.snapshot.task import ChunkLoader
-from penstock.verify.ranges import Look, look, names_of_rows, wanted_rows
+from penstock.verify.compare_rows import ComparedRange, compare_rows, names_of_rows, wanted_rows
 
 
 def bring(
     writer: ChunkLoader, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
-) -> Look:
+) -> ComparedRange:
     """Compare a range, and write what differs, inside the open transaction of `writer`.
 
     A row that differs keeps its values in columns that only the target has. No other session may write to the range
     meanwhile.
 
     Args:
-        origin: The rows at the source, and `there` those at the target, as `look` takes them.
+        origin: The rows at the source, and `there` those at the target, as `compare_rows` takes them.
         clears_the_way: Delete rows of other ranges that hold a value of a unique key of the source's which a row of
             this one needs. Those rows are wrong, because the source has the value here; their own ranges are still to
             come, and bring them back. Only where those ranges are sure to come.
@@ -35,7 +35,7 @@ def bring(
     Raises:
         ApplyError, SpeculationError: As `ChunkLoader.replace`.
     """
-    found = look(origin, there, compared)
+    found = compare_rows(origin, there, compared)
     if not found.differences:
         return found
     shape, target = compared.shape, TargetTable(compared.target)
@@ -61,7 +61,7 @@ _Named: TypeAlias = Iterable[tuple[pa.RecordBatch, Sequence[str]]]
 """Rows of the source, and for each of them what stands for it in a `Difference`."""
 
 
-def _without_rule(origin: TableRows, found: Look) -> tuple[Mapping[str, int], _Named]:
+def _without_rule(origin: TableRows, found: ComparedRange) -> tuple[Mapping[str, int], _Named]:
     """How many rows of each digest the target has too many of, and the source's rows; rows are named by digests."""
 
     def rows() -> _Named:
@@ -72,7 +72,7 @@ def _without_rule(origin: TableRows, found: Look) -> tuple[Mapping[str, int], _N
 
 
 def _through_rule(
-    origin: TableRows, there: TableRows, compared: Range, found: Look
+    origin: TableRows, there: TableRows, compared: Range, found: ComparedRange
 ) -> tuple[Mapping[str, int], _Named]:
     """The same where a rule makes the rows, so that no query yields their names: they are named here."""
     extra, gone = _surplus(found), {}
@@ -84,11 +84,13 @@ def _through_rule(
     return gone, ((batch, names_of_rows(batch, found.columns)) for batch in wanted)
 
 
-def _surplus(found: Look) -> dict[str, int]:
+def _surplus(found: ComparedRange) -> dict[str, int]:
     return {str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "extra"}
 
 
-def _bring_counts(writer: ChunkLoader, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named) -> None:
+def _bring_counts(
+    writer: ChunkLoader, target: TargetTable, found: ComparedRange, gone: Mapping[str, int], rows: _Named
+) -> None:
     """The same where rows have no key: so many of each.
 
     Args:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import temporal
-from penstock.formats.debezium.canonical import decimal_text, float32_text, float_text
 from penstock.formats.debezium.declared import DeclaredModes
 from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
+from penstock.formats.debezium.numbers import decimal_text, float32_text, float_text
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source_types import check_type, told_of
 from penstock.formats.debezium.types import logical_of

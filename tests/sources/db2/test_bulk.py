@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from penstock import change as c
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.sources.db2_log.buffers import FilePart
+from penstock.sources.db2_log.bulk_columns import ColumnDecoder
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.columns import ColumnDecoder
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.plain import find_plain
 from penstock.sources.db2_log.reading import LogReading
-from penstock.sources.db2_log.rows import RowDecoder
+from penstock.sources.db2_log.single_rows import RowDecoder
 from penstock.sources.db2_log.transactions import Gatherer
 from tests.sources.db2.encoder import OUT, AbsentPart, Log, Varying, image, inline
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, catalog_of

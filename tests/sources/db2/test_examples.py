@@ -14,7 +14,7 @@ from penstock.cli.main import app
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.changes import RowChangeDecoder
 from penstock.sources.db2_log.framing import read_records
-from penstock.sources.db2_log.rows import RowDecoder
+from penstock.sources.db2_log.single_rows import RowDecoder
 from penstock.sources.db2_log.transactions import Gatherer, RowResolver
 
 EXAMPLES = Path(__file__).with_name("examples")

@@ -103,7 +103,7 @@ _NOT_TRUSTED = ("SSL was required", "certificate")
 
 
 def label(url: str) -> str:
-    """Name a connection without its password: `shop on db1:5432 as penstock`.
+    """Name a connection, redacted, without its password: `shop on db1:5432 as penstock`.
 
     Raises:
         ConfigError: The url is not one that libpq reads, or may be read in two ways.

@@ -89,7 +89,7 @@ def refused(exc: Exception) -> ApplyError:
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
         return ApplyError(
             LOGICAL_ERRORS.get(exc.sqlstate, apply_errors.OTHER),
-            _HOLDS_NUL if _is_of_nul(exc.diag) else safe_message(exc.diag),
+            _HOLDS_NUL if _is_of_nul(exc.diag) else redacted_message(exc.diag),
             code=exc.sqlstate,
             column=exc.diag.column_name,
             constraint=exc.diag.constraint_name,
@@ -140,7 +140,7 @@ def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:
     if exc.sqlstate is None and not isinstance(exc, psycopg.OperationalError):
         # The driver's own, on a connection that may well live: trying again would not help.
         return OperatorError(f"cannot {doing}: {_unsent(exc)[1]}", where=where)
-    return from_sqlstate(exc.sqlstate, doing=doing, where=where, reason=reason(exc))
+    return from_sqlstate(exc.sqlstate, doing=doing, where=where, reason=redacted_reason(exc))
 
 
 def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) -> PenstockError:
@@ -171,7 +171,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
             return OperatorError(what, where=where)
 
 
-def reason(exc: psycopg.Error) -> str:
+def redacted_reason(exc: psycopg.Error) -> str:
     """The server's primary message, or the driver's first line; DETAIL is left out because it holds row values."""
     if exc.sqlstate and exc.sqlstate[:2] == "22":
         # Such a message repeats the value.
@@ -180,7 +180,7 @@ def reason(exc: psycopg.Error) -> str:
     return text.splitlines()[0] if text else type(exc).__name__
 
 
-def safe_message(diag: Any) -> str:
+def redacted_message(diag: Any) -> str:
     """An error queue's message: primary text with the constraint, column or type it names, never a row value.
 
     PostgreSQL puts the offending text itself into the primary message of some errors, so for those the condition's

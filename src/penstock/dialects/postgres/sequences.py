@@ -1,4 +1,4 @@
-"""Sequences that columns draw their values from: which there are, where they stand, and moving others to there."""
+"""Sequences that columns draw their values from: which there are, and where they stand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SequenceUse:
         increment: What it is moved by; below 0 it descends.
         does_cycle: After its last value it begins again.
         may_read: Whether the user may see where it stands.
-        may_set: Whether the user may move it.
+        may_set: Whether the user may set it.
     """
 
     name: TableName
@@ -100,8 +100,8 @@ def is_ahead(one: SequenceValue, other: SequenceValue, increment: int) -> bool:
     return (sign * one.last, one.is_called) > (sign * other.last, other.is_called)
 
 
-def setting(name: TableName, value: SequenceValue) -> str:
-    """The expression that moves a sequence."""
+def setval(name: TableName, value: SequenceValue) -> str:
+    """The expression that sets a sequence; `target.sequences` executes it."""
     sequence = literal(quote(name.schema, name.name))
     return f"setval({sequence}::regclass, {value.last}, {'true' if value.is_called else 'false'})"
 

@@ -18,14 +18,16 @@ import orjson
 from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
-from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, column_texts, text_itself
+from penstock.formats.debezium.canonical import text_itself
 from penstock.formats.debezium.decode import ROUTED, DataEvent, JsonMessages, RecordDecoder, RowType, Shape
 from penstock.formats.debezium.envelope import ChangeLocation
+from penstock.formats.debezium.numbers import column_texts
 from penstock.formats.debezium.parse import has_each_once
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source import Key, SourceForm, group_of
 from penstock.formats.debezium.source_types import COLUMNS_HEADER
+from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError
 
 _MOST_FORMS = 4096
 """So many are kept; tables without schemas may have as many as they have sets of columns."""

@@ -16,30 +16,31 @@ from typing import Any, Literal
 
 from penstock.formats.debezium import temporal
 from penstock.formats.debezium.canonical import (
-    NOT_A_NUMBER,
-    PLAIN_NUMBER,
-    Number,
-    Reader,
-    UnfitError,
     array_reader,
     as_it_stands,
     base64_text,
     bit_text,
     boolean_text,
-    bytes_of,
-    float32_text,
-    float_text,
     geometry_text,
     hstore_text,
-    integer_reader,
-    number_text,
     point_text,
     text_itself,
     text_reader,
+)
+from penstock.formats.debezium.numbers import (
+    NOT_A_NUMBER,
+    PLAIN_NUMBER,
+    Number,
+    bytes_of,
+    float32_text,
+    float_text,
+    integer_reader,
+    number_text,
     unpadded_text,
     unscaled_number,
     variable_scale_text,
 )
+from penstock.formats.debezium.value_reader import Reader, UnfitError
 from penstock.logical import Kind, LogicalType
 
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
@@ -265,7 +266,7 @@ def looks_like_hex(values: Iterable[Any]) -> bool:
 def _declared_decimal(declared: LogicalType, modes: DeclaredModes, connector: str) -> Reader:
     scale = declared.scale
     if scale is not None and scale < 0 and connector == "postgresql":
-        # Its connector writes a negative scale wrapped, and as many zeros; see `canonical.PADDED_SCALES`.
+        # Its connector writes a negative scale wrapped, and as many zeros; see `numbers.PADDED_SCALES`.
         scale += 2048
 
     def read(value: Any) -> str:

@@ -14,7 +14,7 @@ import orjson
 from penstock.change import Image, TableName
 from penstock.errors import ConfigError, MalformedInputError
 from penstock.formats.debezium import headers
-from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, as_it_stands, text_itself
+from penstock.formats.debezium.canonical import as_it_stands, text_itself
 from penstock.formats.debezium.declared import DeclaredModes, plain_reader
 from penstock.formats.debezium.envelope import (
     Boundary,
@@ -31,6 +31,7 @@ from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
 from penstock.formats.debezium.source_types import COLUMNS_HEADER, SourceColumn, read_columns_header, told_by, told_of
 from penstock.formats.debezium.types import logical_of, reader_of
+from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError
 from penstock.logical import Kind, LogicalType
 from penstock.patterns import TablePattern
 from penstock.text import printable

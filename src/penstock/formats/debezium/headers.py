@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from penstock.formats.debezium.canonical import Number
+from penstock.formats.debezium.numbers import Number
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.formats.debezium.canonical import InexactError, Number
+from penstock.formats.debezium.numbers import Number
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
+from penstock.formats.debezium.value_reader import InexactError
 
 _OPEN, _PAYLOAD = b'{"schema":', b',"payload":'
 

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.canonical import Reader, integer_reader
 from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, declared_reader
+from penstock.formats.debezium.numbers import integer_reader
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.types import LOGICAL_TYPES, decimal_parameters, is_unsigned, logical_of, reader_of
+from penstock.formats.debezium.value_reader import Reader
 from penstock.logical import (
     BINARY,
     INTERVAL,

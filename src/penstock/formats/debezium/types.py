@@ -13,32 +13,33 @@ from typing import Any
 from penstock.formats.debezium import structured, temporal
 from penstock.formats.debezium.canonical import (
     MOST_BITS,
-    MOST_DIGITS,
-    PADDED_SCALES,
-    Reader,
-    UnfitError,
     array_reader,
     as_it_stands,
     base64_text,
     bit_text,
     boolean_text,
-    bytes_of,
-    float32_text,
-    float_text,
     geometry_text,
-    integer_reader,
     json_text,
     member_of,
-    number_text,
     point_text,
     text_itself,
     text_reader,
+)
+from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, bits_reader, declared_reader
+from penstock.formats.debezium.numbers import (
+    MOST_DIGITS,
+    PADDED_SCALES,
+    bytes_of,
+    float32_text,
+    float_text,
+    integer_reader,
+    number_text,
     unpadded_text,
     unscaled_number,
     variable_scale_text,
 )
-from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, bits_reader, declared_reader
 from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.value_reader import Reader, UnfitError
 from penstock.logical import Kind, LogicalType, decimal
 
 _SOURCE_TYPE = "__debezium.source.column."

@@ -16,11 +16,12 @@ from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.errors import OperatorError, RetryableError
 from penstock.history import Consumer
-from penstock.pipeline.capturing import Capturing, RunListener
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import Installable, RunLock
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
+from penstock.pipeline.running import RunListener
 from penstock.pipeline.status import PipelineState, Status, not_set_up
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START, Scn

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from penstock import change as c
 from penstock.change import Op
 from penstock.images import build_images
+from penstock.sources.db2_log.bulk_columns import Bools, Bytes, ColumnDecoder, ColumnValues, Ints
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.columns import Bools, Bytes, ColumnDecoder, ColumnValues, Ints
 from penstock.sources.db2_log.framing import Level
 from penstock.sources.db2_log.plain import OPS
-from penstock.sources.db2_log.rows import RowDecoder
+from penstock.sources.db2_log.single_rows import RowDecoder
 
 _OWN = (c.KEY, c.BEFORE, c.AFTER)
 

@@ -13,7 +13,7 @@ from penstock.errors import OperatorError
 from penstock.external_values import ExternalValue
 from penstock.sources.db2_log.catalog import Catalog, Db2Table
 from penstock.sources.db2_log.framing import Level
-from penstock.sources.db2_log.rows import RowDecoder, RowError, Value, ValuePlace
+from penstock.sources.db2_log.single_rows import RowDecoder, RowError, Value, ValuePlace
 from penstock.sources.db2_log.transactions import STRINGS, LobGroup, LobPiece, Row
 
 MOST_LOB_BYTES = 512 * 1024 * 1024

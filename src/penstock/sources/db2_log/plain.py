@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.change import Op
+from penstock.sources.db2_log.bulk_columns import Bools, Bytes, Ints, lines
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.chains import LogBeginning
-from penstock.sources.db2_log.columns import Bools, Bytes, Ints, lines
 from penstock.sources.db2_log.framing import PROPAGATABLE, SINGULAR, Buffer, Framing, Level, Lri
 from penstock.sources.db2_log.transactions import DMS, HALF
 

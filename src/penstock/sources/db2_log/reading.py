@@ -13,9 +13,9 @@ from penstock import change as c
 from penstock.change import NO_VERSION, Change, Op
 from penstock.sources.db2_log.buffers import FilePart
 from penstock.sources.db2_log.bulk import PlainRowDecoder
+from penstock.sources.db2_log.bulk_columns import Ints
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.changes import OmittedValues, RowChangeDecoder
-from penstock.sources.db2_log.columns import Ints
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.lobs import place_of
 from penstock.sources.db2_log.plain import Plain

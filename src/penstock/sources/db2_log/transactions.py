@@ -16,7 +16,7 @@ from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
 from penstock.sources.db2_log.chains import Chains, LogBeginning, TxnKey
 from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, LogRecord
 from penstock.sources.db2_log.positions import position_of
-from penstock.sources.db2_log.rows import holds_row
+from penstock.sources.db2_log.single_rows import holds_row
 
 COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
 ABORTS = frozenset((0x41, 0x49))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.formats.debezium.canonical import bytes_of
 from penstock.formats.debezium.declared import (
     MYSQL_FAMILY,
     DeclaredModes,
@@ -19,6 +18,7 @@ from penstock.formats.debezium.declared import (
     plain_reader,
     unit_of,
 )
+from penstock.formats.debezium.numbers import bytes_of
 from penstock.formats.debezium.source_types import SourceColumn
 from penstock.logical import Kind, LogicalType
 

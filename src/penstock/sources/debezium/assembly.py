@@ -14,12 +14,12 @@ from penstock.events import Event, tell
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.source import Key
 from penstock.position import START, Scn
+from penstock.sources.debezium.commit_order import is_in_commit_order, place_in_log, scn_of
 from penstock.sources.debezium.history import reused
 from penstock.sources.debezium.index import CompleteTransaction, Index, Run, TransactionEnd
 from penstock.sources.debezium.log import Extent, LogLayout, Partition, RecordLog
 from penstock.sources.debezium.overdue import Overdue
 from penstock.sources.debezium.partitions import Partitions
-from penstock.sources.debezium.position import is_in_commit_order, place_in_log, scn_of
 from penstock.sources.debezium.repeats import Repeats
 from penstock.sources.debezium.scan import Placed, PlacedBegin, PlacedEnd, PlacedEvent, PlacedRow, placed
 from penstock.sources.debezium.snapshot_copy import SnapshotCopy

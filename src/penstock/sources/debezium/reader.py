@@ -18,8 +18,8 @@ from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.formats.debezium.record import TopicRecord
 from penstock.sources.debezium.bulk_reader import BulkReading, UnusualError
+from penstock.sources.debezium.commit_order import identity_of
 from penstock.sources.debezium.log import Records, together
-from penstock.sources.debezium.position import identity_of
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.stream import Slice

@@ -18,9 +18,9 @@ from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDe
 from penstock.formats.debezium.envelope import Boundary, SkippedRecord
 from penstock.formats.debezium.record import TopicRecord
 from penstock.position import START, Scn
+from penstock.sources.debezium.commit_order import identity_of, scn_of
 from penstock.sources.debezium.index import CompleteTransaction, Index, TransactionEnd
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.position import identity_of, scn_of
 from penstock.sources.debezium.reader import ChangeBatch, EventReader
 from penstock.sources.debezium.slice import slice_of
 from penstock.sources.debezium.tables import EventDecoder, Tables

@@ -15,8 +15,8 @@ from penstock.formats.debezium.decode import DecodeSettings, RecordDecoder, Seen
 from penstock.formats.debezium.envelope import Boundary, ChangeLocation, SkippedRecord
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.source import Key
+from penstock.sources.debezium.commit_order import identity_of
 from penstock.sources.debezium.log import Partition, RecordLog, together, uncollected
-from penstock.sources.debezium.position import identity_of
 
 _TOLD_ALONE = 100
 """So many skipped records of a stretch are told of one by one."""

@@ -1,4 +1,4 @@
-"""Installing and removing a capture set: the SQL that a DBA can read before it runs."""
+"""Installing a capture set, and bringing it up to date: the SQL that a DBA can read before it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.source.history import history_removal, history_script
+from penstock.dialects.postgres.source.history import history_script
 from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
@@ -106,7 +106,7 @@ def has_event_triggers(connection: Connection, name: str) -> bool:
     """Whether `event_trigger_step` would change nothing, where the log is current."""
     row = connection.execute(
         "SELECT count(*) = 2 FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled = 'A'",
-        [[name, _drop_trigger(name)]],
+        [[name, drop_trigger_name(name)]],
     ).fetchone()
     return bool(row and row[0])
 
@@ -254,55 +254,12 @@ def is_foreign(connection: Connection, schema: str) -> bool:
     return bool(row and row[0])
 
 
-def uninstall_statements(connection: Connection, name: str) -> list[str]:
-    """The SQL that removes a capture set and nothing else; empty when there is none."""
-    quoted = quote(name)
-    if not is_installed(connection, name):
-        return []
-    triggers = connection.execute(
-        "SELECT t.tgname, n.nspname, c.relname, pg_has_role(c.relowner, 'USAGE')"
-        " FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
-        " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE p.pronamespace = %s::regnamespace AND t.tgparentid = 0 AND starts_with(t.tgname, %s) ORDER BY 2, 3, 1",
-        [quoted, f"R_{name}_"],
-    ).fetchall()
-    drops = [
-        f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}"
-        for trigger, schema, table, is_owner in triggers
-        if is_owner
-    ]
-    # Only a table's owner may drop its triggers; but a role that may drop a function may drop those that call it.
-    with_triggers = "" if len(drops) == len(triggers) else " CASCADE"
-    functions = connection.execute(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p"
-        " WHERE p.pronamespace = %s::regnamespace AND (p.proname = ANY (%s) OR p.proname ~ '^capture_[0-9]+_[a-z]+$')"
-        " ORDER BY 1",
-        [quoted, _function_names(name)],
-    )
-    event_triggers = connection.execute(
-        "SELECT evtname FROM pg_event_trigger WHERE evtname = ANY (%s) ORDER BY evtname", [[name, _drop_trigger(name)]]
-    )
-    return [
-        *(f"DROP EVENT TRIGGER {quote(trigger)}" for (trigger,) in event_triggers),
-        *drops,
-        *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("changes", "captured_now", "built_now")),
-        *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
-        *history_removal(name),
-        f"DROP TRIGGER IF EXISTS note_version ON {quoted}.captured",
-        *(f"DROP FUNCTION {function}{with_triggers}" for (function,) in functions),
-        f"DROP TABLE {quoted}.captured",
-        # Sets that were installed before there were these.
-        *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in ("by_row", "applied", "installed")),
-        *(f"DROP SEQUENCE IF EXISTS {quoted}.{sequence}" for sequence in ("change_seq", "version_seq")),
-        f"DROP SCHEMA {quoted}",
-    ]
-
-
-def _drop_trigger(name: str) -> str:
+def drop_trigger_name(name: str) -> str:
+    """The event trigger that notes dropped objects."""
     return f"{name} drop"
 
 
-def _function_names(name: str) -> list[str]:
+def function_names(name: str) -> list[str]:
     """Functions that the scripts of this version make; and those that older versions made."""
     made = re.findall(r"CREATE OR REPLACE FUNCTION \S+?\.(\w+)\(", _log_script(name) + _ddl_script(name))
     older = ["install_marker", "json_value", "trigger_names", "stale", "replaced"]
@@ -326,7 +283,7 @@ def _filled(script: str, name: str) -> str:
     return sql_text(script).format(
         set=quote(name),
         name=literal(name),
-        drop=quote(_drop_trigger(name)),
+        drop=quote(drop_trigger_name(name)),
         seq=literal(f"{name}.change_seq"),
         version_seq=literal(f"{name}.version_seq"),
         wake=wake_key(name),

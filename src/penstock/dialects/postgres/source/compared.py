@@ -17,14 +17,14 @@ from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Range
-from penstock.verify.comparer import TargetState
+from penstock.verify.task import TargetState
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 @dataclass(frozen=True)
 class PostgresComparedSource:
-    """Implements `verify.comparer.ComparedSource`."""
+    """Implements `verify.task.ComparedSource`."""
 
     url: str = field(repr=False)
     set_name: str
@@ -43,7 +43,7 @@ class PostgresComparedSource:
 
 
 class PostgresSourceReading:
-    """Implements `verify.comparer.SourceReading`."""
+    """Implements `verify.task.SourceReading`."""
 
     def __init__(self, url: str, set_name: str, reader: ArrowReader) -> None:
         """Read by `reader`, and the log of the named set in the database at `url`."""

@@ -22,6 +22,7 @@ from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.source.cutover import PostgresSequenceReader, PostgresWriteFreeze
 from penstock.dialects.postgres.source.source_switch import PostgresSwitchSource, mark
+from penstock.dialects.postgres.source.teardown import teardown_statements
 from penstock.dialects.postgres.waits import PostgresLockWatch
 from penstock.errors import ConfigError, OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError, copied_here
@@ -168,14 +169,14 @@ class PostgresSourceConnector(PostgresConnector):
             # A later version may have installed more, which would be left behind.
             capture.refuse_newer(connection, self._set_name)
             if not history.has_history(connection, self._set_name):
-                return self._uninstalling(connection)
+                return self._teardown_steps(connection)
             others = [
                 other
                 for other in history.consumers(connection, self._set_name)
                 if not history.is_same(other.consumer, consumer)
             ]
             if not others:
-                return self._uninstalling(connection)
+                return self._teardown_steps(connection)
             if history.places(connection, self._set_name, consumer.id)[0] is None:
                 return []
             return [SetupStep("keep the log for this process no more", history.removal(self._set_name, consumer))]
@@ -184,7 +185,7 @@ class PostgresSourceConnector(PostgresConnector):
         """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
         with self._connection("read the catalogue") as connection:
             if not history.is_in_place(connection, self._set_name):
-                return self._uninstalling(connection)
+                return self._teardown_steps(connection)
             return [SetupStep("keep the log for this process no more", history.removal(self._set_name, consumer))]
 
     def mark(self) -> Mark:
@@ -225,8 +226,8 @@ class PostgresSourceConnector(PostgresConnector):
                 return exc
         return None
 
-    def _uninstalling(self, connection: Connection) -> list[SetupStep]:
-        statements = capture.uninstall_statements(connection, self._set_name)
+    def _teardown_steps(self, connection: Connection) -> list[SetupStep]:
+        statements = teardown_statements(connection, self._set_name)
         return [SetupStep(sql[0].lower() + sql[1:].replace("ROP", "rop", 1), sql) for sql in statements]
 
     def has_capture(self) -> bool:

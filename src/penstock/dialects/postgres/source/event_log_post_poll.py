@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock.dialects.postgres.connection import connect, label
-from penstock.dialects.postgres.errors import reason
+from penstock.dialects.postgres.errors import redacted_reason
 from penstock.errors import OperatorError, PenstockError
 from penstock.events import Event, tell
 
@@ -38,7 +38,7 @@ def _run(url: str, pipeline: str, statement: str) -> None:
             connection.execute(statement)
         except psycopg.Error as exc:
             # Without the advice that errors of our own statements come with.
-            raise OperatorError(reason(exc), where=label(url)) from exc
+            raise OperatorError(redacted_reason(exc), where=label(url)) from exc
         if connection.info.transaction_status is not TransactionStatus.IDLE:
             raise OperatorError(
                 "it leaves a transaction open, so what it did is rolled back",

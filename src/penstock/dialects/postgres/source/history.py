@@ -28,7 +28,7 @@ def history_script(name: str) -> str:
     return sql_text("history").format(set=quote(name), name=literal(name), place=f"({_set_place(name)})")
 
 
-def history_removal(name: str) -> list[str]:
+def history_teardown(name: str) -> list[str]:
     """SQL that removes them; sets that an earlier version installed have none."""
     return [f"DROP TABLE IF EXISTS {quote(name)}.{table}" for table in ("consumer", "identity")]
 

@@ -17,14 +17,14 @@ from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.verify.comparer import TargetState
+from penstock.verify.task import TargetState
 
 _SETTINGS = {"enable_nestloop": "off", "work_mem": "64MB"}
 
 
 @dataclass(frozen=True)
 class PostgresComparedTarget:
-    """Implements `verify.comparer.ComparedTarget`."""
+    """Implements `verify.task.ComparedTarget`."""
 
     url: str = field(repr=False)
     process: str
@@ -61,7 +61,7 @@ class PostgresComparedTarget:
 
 
 class PostgresTargetReading:
-    """Implements `verify.comparer.TargetReading`."""
+    """Implements `verify.task.TargetReading`."""
 
     def __init__(self, reader: ArrowReader, process: str) -> None:
         """Read by `reader`, and the ledger of a process."""
@@ -83,7 +83,7 @@ class PostgresTargetReading:
 
 
 class PostgresRepair(PostgresTargetReading):
-    """Implements `verify.comparer.Repair`."""
+    """Implements `verify.task.Repair`."""
 
     def __init__(self, reader: ArrowReader, process: str, session: PostgresSession) -> None:
         """Write by `session`, in its open transaction."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 from psycopg.rows import dict_row
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
-from penstock.apply.resolve import Resolution
+from penstock.apply.conflict_methods import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection
 

@@ -24,8 +24,8 @@ from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.handler_sql import fault_of
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.post_data_builder import PostgresPostDataBuilder
-from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.dialects.postgres.target.teardown import teardown_steps
 from penstock.dialects.postgres.waits import PostgresLockWatch
 from penstock.errors import OperatorError
 from penstock.external_values import ValueStore
@@ -139,7 +139,7 @@ class PostgresTargetConnector(PostgresConnector):
         """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
         with self._connection("read the ledger") as connection:
             refuse_foreign(connection, "penstock")
-            steps = removal_steps(connection, self._url, self._pipeline)
+            steps = teardown_steps(connection, self._url, self._pipeline)
             return DatabasePlan(self.label, steps, preamble=preamble("penstock"))
 
     def has_ledger(self) -> bool:

@@ -10,7 +10,7 @@ from penstock.apply.apply_errors import COLUMN_MISSING, DDL_NOT_CARRIED_OUT, OTH
 from penstock.apply.ddl import Alteration, alteration, pending, touched
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import quote
-from penstock.dialects.postgres.errors import safe_message
+from penstock.dialects.postgres.errors import redacted_message
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
 from penstock.dialects.postgres.target.error_entries import waiting_ddl
@@ -160,4 +160,4 @@ def _told(exc: psycopg.Error) -> str:
     if said and state == "2BP01" and exc.diag.message_detail:
         # What depends on the table is the reason.
         return f"{said}: {exc.diag.message_detail.replace(chr(10), '; ')}"
-    return said if said and state[:2] in ("42", "3F") else safe_message(exc.diag)
+    return said if said and state[:2] in ("42", "3F") else redacted_message(exc.diag)

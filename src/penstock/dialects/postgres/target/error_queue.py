@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg.rows import DictRow, dict_row
 
+from penstock.apply.dependency_keys import fingerprint
 from penstock.apply.error_queue import (
     Actor,
     EntryAction,
@@ -22,7 +23,6 @@ from penstock.apply.error_queue import (
 )
 from penstock.apply.held_transactions import as_batches, blocked_keys_of
 from penstock.apply.ledger import Failure
-from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking

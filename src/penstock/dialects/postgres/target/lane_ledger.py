@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.apply.apply_errors import CONFLICTS
 from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
+from penstock.apply.conflict_methods import Resolution
 from penstock.apply.ledger import Failed, LaneClaim, LaneLedger
-from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.target.blocked_keys import QueueCache

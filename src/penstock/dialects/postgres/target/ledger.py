@@ -337,15 +337,15 @@ class PostgresLedger(PostgresCopyLedger):
         with speaking("read the ledger", self._url):
             return controls.stop_request(self._sql(), self._process)
 
-    def note_cut_short(self, reason: str) -> None:
+    def set_status_of_cut_run(self, reason: str) -> None:
         """Write down that the last run was cut short, and end what is left of its sessions, which hold locks."""
         if self.is_running():
             return
         with speaking("write the ledger", self._url):
             self._end_lanes(self._sql())
-        self.note_stop(reason)
+        self.set_status_of_last_run(reason)
 
-    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+    def set_status_of_last_run(self, reason: str, *, is_aborted: bool = False) -> None:
         """Write down why the last run stopped, unless one is alive: then it was not this one that counts.
 
         Args:

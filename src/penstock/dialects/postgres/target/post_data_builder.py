@@ -1,4 +1,4 @@
-"""Makes what a copy lacks of fittings while changes are applied beside it, and keeps its sequences in step."""
+"""Makes the post-data objects that a copy lacks while changes are applied beside it, and has its sequences set."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove, SequenceValue
-from penstock.dialects.postgres.catalog import current_user
+from penstock.dialects.base import CatalogDifference, MissingObject, SequenceSetting, SequenceValue
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.connector import LOCK_WAIT
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ownership import PINNED
 from penstock.dialects.postgres.post_data import PostData, PostDataKind, PostDataObject, When
-from penstock.dialects.postgres.sequences import (
-    SequenceUse,
-    drawn_by,
-    furthest,
-    is_ahead,
-    read_uses,
-    read_values,
-    setting,
-)
 from penstock.dialects.postgres.target import ledger_entries
 from penstock.dialects.postgres.target.differing import invalid_indexes, remaining
 from penstock.dialects.postgres.target.post_data import left, obstacles, read_state, to_build
+from penstock.dialects.postgres.target.sequences import sequences_to_set, set_sequences
 from penstock.errors import OperatorError
 
 _ATTEMPTS = 20
@@ -116,36 +107,21 @@ class PostgresPostDataBuilder:
                     lost.add(_relation(item))
                 yield MissingObject(item.root, item.summary, refusal)
 
-    def moves(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
-        """Say how sequences have to move to go on where those of the source stand; never backwards, unless they cycle.
-
-        Args:
-            values: By the names of the source's sequences.
-        """
+    def sequences_to_set(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceSetting]:
+        """Say what sequences have to be set to; see `sequences.sequences_to_set`."""
         with speaking("look at sequences", self._url):
-            return [move for _, move in self._moves(values)]
+            return [setting for _, setting in sequences_to_set(self._sql(), self._post_data.links, values)]
 
-    def move(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
-        """Move sequences so; returns how each of them stood and stands.
+    def set_sequences(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceSetting]:
+        """Set sequences so; returns how each of them stood and stands.
 
         Raises:
-            OperatorError: The user may not move one.
+            OperatorError: The user may not set one.
         """
         with speaking("move sequences", self._url):
-            moves = self._moves(values)
-            needed = [(use, move) for use, move in moves if move.is_needed]
-            forbidden = [quote(use.name.schema, use.name.name) for use, _ in needed if not use.may_set]
-            if forbidden:
-                user = quote(current_user(self._sql()))
-                raise OperatorError(
-                    f"no right to move sequence {forbidden[0]}",
-                    where=label(self._url),
-                    do="; ".join(f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO {user}" for name in forbidden),
-                )
-            if needed:
-                calls = ", ".join(setting(move.name, move.after) for _, move in needed)
-                self._sql().execute(f"SELECT {calls}")
-            return [move for _, move in moves]
+            settings = sequences_to_set(self._sql(), self._post_data.links, values)
+            set_sequences(self._sql(), settings, where=label(self._url))
+            return [setting for _, setting in settings]
 
     def stop(self) -> None:
         """Have `build` end soon: the server is told to give up what it is building."""
@@ -161,26 +137,6 @@ class PostgresPostDataBuilder:
         if self._session is not None:
             self._session.close()
         self._session = None
-
-    def _moves(self, values: Mapping[TableName, SequenceValue]) -> list[tuple[SequenceUse, SequenceMove]]:
-        connection = self._sql()
-        reached = {
-            (link.table, link.column): values[link.source] for link in self._post_data.links if link.source in values
-        }
-        uses: dict[TableName, SequenceUse] = {}
-        wanted: dict[TableName, list[SequenceValue]] = {}
-        for column, use in drawn_by(read_uses(connection, {table for table, _ in reached})).items():
-            if column in reached:
-                uses[use.name] = use
-                wanted.setdefault(use.name, []).append(reached[column])
-        now = read_values(connection, [name for name, use in uses.items() if use.may_read])
-        moves = []
-        for name, before in now.items():
-            use, after = uses[name], furthest(wanted[name], uses[name].increment)
-            if not (use.does_cycle or is_ahead(after, before, use.increment)):
-                after = before
-            moves.append((use, SequenceMove(name, before, after)))
-        return moves
 
     def _make(self, connection: Connection, item: PostDataObject) -> str:
         """Make one; returns why the target refuses it, if it does."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import psycopg
 
+from penstock.apply.conflict_methods import Resolution
 from penstock.apply.error_queue import Actor, Emptied, Note, RetrySession
-from penstock.apply.resolve import Resolution
 from penstock.apply.target import RowMatch, TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
 from penstock.dialects.postgres.catalog import read_tables

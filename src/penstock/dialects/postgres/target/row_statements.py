@@ -18,7 +18,7 @@ from penstock.change import Image, TableName
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, label, quote
-from penstock.dialects.postgres.errors import FailureScope, refused, safe_message, translate, whose
+from penstock.dialects.postgres.errors import FailureScope, redacted_message, refused, translate, whose
 from penstock.dialects.postgres.target.external_values import Pieces, refuse_external
 from penstock.dialects.postgres.target.many_rows import (
     alike,
@@ -390,7 +390,7 @@ class RowStatements(TargetSession):
                 return refused(exc)
             case FailureScope.CONTENTION:
                 assert isinstance(exc, psycopg.Error)
-                error = ContentionError(safe_message(exc.diag), where=label(self._url))
+                error = ContentionError(redacted_message(exc.diag), where=label(self._url))
                 error.is_lock = isinstance(exc, psycopg.errors.LockNotAvailable)
                 return error
             case FailureScope.PROCESS:

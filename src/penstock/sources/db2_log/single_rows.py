@@ -1,6 +1,7 @@
-"""Row images: the values of a row as the data manager logs them, as canonical text.
+"""Single row images: the values of one row as the data manager logs them, as canonical text.
 
 A column whose value does not lie in the row is `OUT`: it comes from records of the LOB manager, or did not change.
+`bulk_columns` reads many ordinary rows at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from penstock.errors import OperatorError
-from penstock.formats.debezium.canonical import float32_text, float_text
+from penstock.formats.debezium.numbers import float32_text, float_text
 from penstock.sources.db2_log.catalog import GRAPHIC, Catalog, Db2Column, Db2Table
 
 FORMATTED, VALUE_COMPRESSED = 0x01, 0x02
@@ -197,7 +198,7 @@ class RowDecoder:
 
     def _system_default(self, column: Db2Column) -> str:
         if column.type == "DECIMAL":
-            return _decimal(0, column.scale)
+            return _decimal_text(0, column.scale)
         if column.type in _NUMBERS:
             return "0"
         if column.type == "CHAR" and not column.is_bit_data:
@@ -236,7 +237,7 @@ class RowDecoder:
             case "BOOLEAN":
                 return lambda number: "true" if number else "false"
             case "DECIMAL":
-                return lambda data: _packed(data, column.scale)
+                return lambda data: packed_decimal(data, column.scale)
             case "DATE":
                 return _date
             case "TIME":
@@ -277,15 +278,16 @@ def _base64(data: Any) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _packed(data: bytes, scale: int) -> str:
+def packed_decimal(data: bytes, scale: int) -> str:
+    """Read a packed decimal; `bulk_columns` has `_packed_decimals` for many."""
     digits = data.hex()
     sign, digits = digits[-1], digits[:-1]
     if sign not in "abcdef" or not digits.isdecimal():
         raise ValueError
-    return _decimal(-int(digits) if sign in "bd" else int(digits), scale)
+    return _decimal_text(-int(digits) if sign in "bd" else int(digits), scale)
 
 
-def _decimal(unscaled: int, scale: int) -> str:
+def _decimal_text(unscaled: int, scale: int) -> str:
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     sign = "-" if unscaled < 0 else ""
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits

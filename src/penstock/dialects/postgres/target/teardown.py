@@ -1,4 +1,4 @@
-"""What teardown does in the ledger: which steps remove a process from it, and when it refuses."""
+"""What teardown does at the target, in the ledger: which steps remove a process from it, and when it refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.errors import OperatorError
 from penstock.text import count
 
 
-def removal_steps(connection: Connection, url: str, process: str) -> list[SetupStep]:
+def teardown_steps(connection: Connection, url: str, process: str) -> list[SetupStep]:
     """The steps that remove a process from the ledger, and the ledger with the last one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The changes of an entry of the error queue beside the rows that the target holds now."""
+"""The changes of an error queue entry beside the rows that the target holds now, as `penstock errors show` has them."""
 
 from __future__ import annotations
 

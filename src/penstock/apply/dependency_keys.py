@@ -1,4 +1,4 @@
-"""The reader's part of apply: what each change depends on at the target.
+"""Dependency keys: what each change depends on at the target.
 
 Works on whole batches of the change stream and yields arrays of hashes, never rows.
 

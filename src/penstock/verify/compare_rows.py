@@ -1,4 +1,4 @@
-"""What differs in a range of a table, looked at on two sides."""
+"""Compares the rows of a range of a table on two sides, and says which of them differ."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was found in a range.
+class ComparedRange:
+    """What comparing the rows of a range has found.
 
     Attributes:
         chunk: The range, in an order of keys that both sides have.
@@ -52,7 +52,7 @@ class Look:
         return sum(self.counts)
 
 
-def look(origin: TableRows, there: TableRows, compared: Range) -> Look:
+def compare_rows(origin: TableRows, there: TableRows, compared: Range) -> ComparedRange:
     """Compare the rows of a range of a table.
 
     Args:
@@ -65,13 +65,13 @@ def look(origin: TableRows, there: TableRows, compared: Range) -> Look:
         chunk = replace(chunk, is_by_text=True)
     key = compared.shape.primary_key
     if compared.rule is not None:
-        found = _look_through_rule(origin, there, compared, columns, chunk)
+        found = _compare_through_rule(origin, there, compared, columns, chunk)
     elif key is None:
-        found = _look_at_counts(origin, there, columns)
+        found = _compare_counts(origin, there, columns)
     else:
-        found = _look_at_rows(origin, there, columns, key.columns, chunk)
+        found = _compare_by_key(origin, there, columns, key.columns, chunk)
     rows, differences = found
-    return Look(chunk, columns, rows, [d for d, _ in differences], [n for _, n in differences])
+    return ComparedRange(chunk, columns, rows, [d for d, _ in differences], [n for _, n in differences])
 
 
 def at_target(compared: Range) -> TableSchema:
@@ -102,7 +102,7 @@ def names_of_rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
 _Found: TypeAlias = tuple[int, list[tuple[Difference, int]]]
 
 
-def _look_at_rows(
+def _compare_by_key(
     origin: TableRows, there: TableRows, columns: Sequence[str], key: Sequence[str], chunk: Chunk
 ) -> _Found:
     left, right = (side.checksum(columns, chunk) for side in (origin, there))
@@ -118,7 +118,7 @@ def _look_at_rows(
     return left.rows, [(difference, 1) for difference in differences]
 
 
-def _look_through_rule(
+def _compare_through_rule(
     origin: TableRows, there: TableRows, compared: Range, names: Sequence[str], chunk: Chunk
 ) -> _Found:
     """Compare rows in this process: only the rule says what the target should hold, no query at the source can.
@@ -173,7 +173,7 @@ def _look_through_rule(
     return count, [(difference, 1) for difference in found]
 
 
-def _look_at_counts(origin: TableRows, there: TableRows, columns: Sequence[str]) -> _Found:
+def _compare_counts(origin: TableRows, there: TableRows, columns: Sequence[str]) -> _Found:
     """Compare bucket by bucket how often each row occurs, then row by row where a bucket differs."""
     left, right = (side.bucket_checksums(columns) for side in (origin, there))
     rows = sum(found.rows for found in left.values())

@@ -1,17 +1,18 @@
-"""Conflict resolution: what may be said of a table, and what follows from it for one change.
+"""Conflict methods: what the pipeline file may say of conflicts in a table, and what it decides about one change.
 
-Only values and decisions. The row path finds the conflict, asks here, and carries out the answer; nothing here
-touches a database.
+Only values and decisions: `decide` asks the methods, and `conflict_resolver` carries out the answer. Nothing here
+touches a database; values of rows are compared and added by functions that the caller gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from penstock.apply.apply_errors import CHILD_EXISTS, FOREIGN_KEY_VIOLATED, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Change, Image, Op, TableName
 
 EVERY_COLUMN = "*"
@@ -218,6 +219,89 @@ class Resolution:
     method: str
     outcome: ResolverOutcome
     columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """What resolvers are asked about.
+
+    Attributes:
+        key: Finds the row, which is locked.
+        differing: The columns in conflict.
+        changed: What the change would set.
+        old, incoming: The row before and after the change, as far as the change tells it.
+    """
+
+    table: TargetTable
+    key: RowMatch
+    differing: Sequence[str]
+    changed: Image
+    old: Image
+    incoming: Image
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What resolvers decided: the columns to set, and how each list came out."""
+
+    values: Image
+    outcomes: Sequence[tuple[Resolver, ResolverOutcome, tuple[str, ...]]]
+
+
+Order: TypeAlias = Callable[[TargetTable, RowMatch, str, "str | None"], "int | None"]
+"""Compares a value with that of a row, as `TargetSession.order` does."""
+
+Shifted: TypeAlias = Callable[[TargetTable, RowMatch, str, "str | None", "str | None"], "str | None"]
+"""Adds a difference to a number of a row, as `TargetSession.shifted` does."""
+
+
+def decide(
+    resolvers: Sequence[Resolver], conflict: Conflict, *, resolves_rows: bool, order: Order, shifted: Shifted
+) -> Decision | None:
+    """Ask the resolvers what to set in a row; None where one of those that have a say cannot decide."""
+    asked = called(resolvers, conflict.differing, resolves_rows=resolves_rows)
+    if not asked:
+        return None
+    values, outcomes = dict(conflict.changed), []
+    for resolver in asked:
+        columns = columns_of(resolver, conflict.incoming)
+        if columns is None:
+            return None
+        if resolver.method is Method.DELTA:
+            moved = _moved(conflict, [name for name in columns if name in conflict.changed], shifted)
+            if moved is None:
+                return None
+            values.update(moved)
+            outcomes.append((resolver, ResolverOutcome.MERGED, columns))
+            continue
+        wins = incoming_wins(resolver.method, _order(conflict, resolver, order))
+        if wins is None:
+            return None
+        for name in columns:
+            if not wins:
+                values.pop(name, None)
+            elif name in conflict.changed or name not in conflict.table.key.columns:
+                values[name] = conflict.incoming[name]
+        outcomes.append((resolver, ResolverOutcome.APPLIED if wins else ResolverOutcome.DISCARDED, columns))
+    return Decision(values, outcomes)
+
+
+def _order(conflict: Conflict, resolver: Resolver, order: Order) -> int | None:
+    """How the incoming value of the resolution column stands to the row's; see `TargetSession.order`."""
+    if not resolver.method.compares or resolver.by is None:
+        return None
+    return order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
+
+
+def _moved(conflict: Conflict, columns: Sequence[str], shifted: Shifted) -> Image | None:
+    """Numbers of the row after the change has added its difference; None where one is null or not told."""
+    moved = {}
+    for name in columns:
+        value = shifted(conflict.table, conflict.key, name, conflict.old.get(name), conflict.changed[name])
+        if value is None:
+            return None
+        moved[name] = value
+    return moved
 
 
 def called(resolvers: Sequence[Resolver], conflicting: Collection[str], *, resolves_rows: bool) -> list[Resolver]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.apply.coordinator import Dependencies
-from penstock.apply.reader import find_dependencies
+from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.lag import LagHistogram
+from penstock.apply.lag_histogram import LagHistogram
 
 lags_us = st.lists(st.integers(-(10**6), 10**11), min_size=1, max_size=50)
 

@@ -1,8 +1,8 @@
-"""Verify: are source and target identical, at one position both can be asked for? And repair: have them be.
+"""The course of verify: are source and target identical, at one position both can be asked for? And of repair.
 
 The target is read in one snapshot together with the ledger, which says what is applied in it. The source is read
 as of exactly that, put right from its log where it has moved on. So a row in flight is never a difference, and
-whatever differs is compared once more before it is reported, or brought.
+whatever differs is compared once more before it is reported, or brought. `task.Comparer` compares ranges.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range, bundles
-from penstock.verify.comparer import Comparer, RangeResult
-from penstock.verify.ranges import Difference
+from penstock.verify.compare_rows import Difference
+from penstock.verify.task import Comparer, RangeResult
 
 Work = TypeVar("Work")
 

@@ -1,4 +1,4 @@
-"""One run of a pipeline that applies: what its feed and its apply process ask of it, and what works beside them."""
+"""What one run of a pipeline that applies consists of: its feed and apply process ask it, others work beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.change import TableName
 from penstock.errors import OperatorError
-from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import PipelineEnds, TargetLedger
 from penstock.pipeline.control import Control
 from penstock.pipeline.first_copy import FirstCopy
@@ -24,6 +24,7 @@ from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.post_data import PostDataWork
 from penstock.pipeline.process_state import low_watermark
 from penstock.pipeline.replay import Replay, refuse_before_copies
+from penstock.pipeline.running import CopyWatch, RunListener
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.trimming import Trimming
 from penstock.position import Scn

@@ -1,4 +1,7 @@
-"""How long transactions were under way: a histogram that can be added up across lanes and batches."""
+"""The lag of the transactions that a run has applied, as a histogram that can be added up across lanes and batches.
+
+The lag that `penstock status` shows is another one: how far behind the target is now, see `pipeline.status`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Row images in bulk: many rows of one version of a table, column by column, without a Python object per row.
 
-`rows.RowDecoder` says what a row's values are. Here they are read only where it is certain that it would say the same;
-every other row is named as odd and left to it, whatever is unusual or wrong with it.
+`single_rows.RowDecoder` says what a row's values are. Here they are read only where it is certain that it would say the
+same; every other row is named as odd and left to it, whatever is unusual or wrong with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.sources.db2_log.catalog import Db2Column
-from penstock.sources.db2_log.rows import EMPTY_MARK, INLINE_HEADER, INLINE_MARK, VALUE_COMPRESSED, RowDecoder
+from penstock.sources.db2_log.single_rows import EMPTY_MARK, INLINE_HEADER, INLINE_MARK, VALUE_COMPRESSED, RowDecoder
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -119,7 +119,7 @@ class _Read:
                 numbers = _numbers(part, 0, self.rows.catalog.form.endian + _CODES[column.type])
                 texts = pa.array(numbers).cast(pa.string())
             case "DECIMAL" if 2 * width - 1 <= _MOST_DIGITS:
-                texts = self._decimal(part, column.scale, is_null)
+                texts = self._packed_decimals(part, column.scale, is_null)
             case "DATE" | "TIME" | "TIMESTAMP":
                 texts = self._time(part, column, is_null)
             case "CHAR" if self.rows.is_utf8(column):
@@ -162,7 +162,8 @@ class _Read:
             return _as_text(gathered, is_none)
         return _each(text, gathered.to_pylist(), is_none)
 
-    def _decimal(self, part: Bytes, scale: int, is_null: Bools) -> pa.Array:
+    def _packed_decimals(self, part: Bytes, scale: int, is_null: Bools) -> pa.Array:
+        """Read packed decimals; `single_rows.packed_decimal` reads one, and must say the same."""
         # Two digits a byte, the last one is the sign.
         nibbles = _nibbles(part)
         sign, digits = nibbles[:, -1], nibbles[:, :-1]

@@ -1,6 +1,7 @@
-"""Positions of transactions in the source's own log, as whole numbers, where no transaction topic counts them.
+"""The commit order of transactions that no transaction topic counts: numbers made of the source's own positions.
 
-And what tells events apart where nothing numbers them.
+And what tells events apart where nothing numbers them. Where a run goes on in a topic is kept by `kafka.KafkaOffsets`
+and the ledger, not here.
 """
 
 from __future__ import annotations

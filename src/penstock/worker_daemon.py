@@ -53,8 +53,9 @@ def run() -> None:
 
 def import_all() -> None:
     """Import what tasks need."""
-    # By name: the only module that knows every concrete class stands above this one.
-    wiring = importlib.import_module("penstock.wiring")
+    # Imported late, too.
+    from penstock import wiring
+
     for name in (*wiring.TASK_MODULES, *_NEEDED):
         importlib.import_module(name)
 

@@ -1,4 +1,4 @@
-"""Comparing a source with a target: each says what it holds at the same position, neither knows what the other is."""
+"""In a task: compares ranges of a source and a target at one position; neither side knows what the other is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.snapshot.rows import TableRows
 from penstock.snapshot.task import ChunkLoader
 from penstock.text import are
 from penstock.verify.bring import bring
-from penstock.verify.ranges import Difference, Look, at_target, look
+from penstock.verify.compare_rows import ComparedRange, Difference, at_target, compare_rows
 
 MOST_KEYS = 100
 """Keys named for each range; all differences are counted."""
@@ -165,7 +165,7 @@ class Comparer:
 
     def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: TargetState) -> RangeResult:
         meant = self.source.at_source(compared)
-        found = look(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
+        found = compare_rows(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
         return _result(found, compared)
 
     def _bring(self, origin: SourceReading, repair: Repair, compared: Range) -> RangeResult:
@@ -192,6 +192,6 @@ def _as_of(origin: SourceReading, compared: Range, held: TargetState) -> TableRo
     return origin.rows(compared.source, at)
 
 
-def _result(found: Look, compared: Range) -> RangeResult:
+def _result(found: ComparedRange, compared: Range) -> RangeResult:
     chunk = replace(found.chunk, table=compared.chunk.table)
     return RangeResult(chunk, found.rows, found.differing, found.differences[:MOST_KEYS])

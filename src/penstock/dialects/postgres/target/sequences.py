@@ -1,0 +1,75 @@
+"""Sets sequences of the target to where those of the source stand; never backwards, unless they cycle.
+
+The course of it is in `pipeline.cutover` and, while changes are applied, in `pipeline.post_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import SequenceSetting, SequenceValue
+from penstock.dialects.postgres.catalog import current_user
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.post_data import SequenceLink
+from penstock.dialects.postgres.sequences import (
+    SequenceUse,
+    drawn_by,
+    furthest,
+    is_ahead,
+    read_uses,
+    read_values,
+    setval,
+)
+from penstock.errors import OperatorError
+
+
+def sequences_to_set(
+    connection: Connection, links: Sequence[SequenceLink], values: Mapping[TableName, SequenceValue]
+) -> list[tuple[SequenceUse, SequenceSetting]]:
+    """Say what sequences of the target have to be set to.
+
+    Args:
+        links: Which sequence of the source each column goes on with.
+        values: By the names of the source's sequences.
+    """
+    reached = {(link.table, link.column): values[link.source] for link in links if link.source in values}
+    uses: dict[TableName, SequenceUse] = {}
+    wanted: dict[TableName, list[SequenceValue]] = {}
+    for column, use in drawn_by(read_uses(connection, {table for table, _ in reached})).items():
+        if column in reached:
+            uses[use.name] = use
+            wanted.setdefault(use.name, []).append(reached[column])
+    now = read_values(connection, [name for name, use in uses.items() if use.may_read])
+    settings = []
+    for name, before in now.items():
+        use, after = uses[name], furthest(wanted[name], uses[name].increment)
+        if not (use.does_cycle or is_ahead(after, before, use.increment)):
+            after = before
+        settings.append((use, SequenceSetting(name, before, after)))
+    return settings
+
+
+def set_sequences(
+    connection: Connection, settings: Sequence[tuple[SequenceUse, SequenceSetting]], *, where: str
+) -> None:
+    """Set those that have to be set.
+
+    Args:
+        settings: As `sequences_to_set` returns them.
+
+    Raises:
+        OperatorError: The user may not set one.
+    """
+    needed = [(use, setting) for use, setting in settings if setting.is_needed]
+    forbidden = [quote(use.name.schema, use.name.name) for use, _ in needed if not use.may_set]
+    if forbidden:
+        user = quote(current_user(connection))
+        raise OperatorError(
+            f"no right to move sequence {forbidden[0]}",
+            where=where,
+            do="; ".join(f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO {user}" for name in forbidden),
+        )
+    if needed:
+        calls = ", ".join(setval(setting.name, setting.after) for _, setting in needed)
+        connection.execute(f"SELECT {calls}")
