@@ -18,6 +18,7 @@ from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.process import Progress
 from penstock.apply.server import LaneResult
 from penstock.cli.logs import LogFormat, logging_to_console
+from penstock.cli.main import silence_spark
 from penstock.errors import OperatorError
 from penstock.events import Event, logger, tell
 from penstock.pipeline.pipeline import Pipeline
@@ -283,3 +284,15 @@ def test_the_result_in_json_is_alone_on_standard_output(capsys: pytest.CaptureFi
     said = capsys.readouterr()
     assert said.out == ""
     assert [json.loads(line)["message"] for line in said.err.splitlines()] == ["said on the way"]
+
+
+def test_what_java_s_gateway_logs_without_a_name_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    root = logging.getLogger()
+    silence_spark()
+    try:
+        for path, said in (("/venv/py4j/java_gateway.py", "of the gateway"), ("/home/my_rules.py", "of a step")):
+            root.handle(logging.LogRecord("root", logging.ERROR, path, 1, said, (), None))
+    finally:
+        root.removeFilter(root.filters[-1])
+
+    assert caplog.messages == ["of a step"]

@@ -168,6 +168,12 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
     ("made", "ddl", "mended", "why"),
     [
         ("", "ALTER TABLE t ADD c float DEFAULT random()", "ALTER TABLE t ADD c float", "worked out for each row"),
+        (
+            "CREATE DOMAIN filled AS text CHECK (VALUE <> '')",
+            "ALTER TABLE t ADD c filled DEFAULT 'x'",
+            "ALTER TABLE t ADD c filled DEFAULT 'x'",
+            "of a domain with checks",
+        ),
         ("", "ALTER TABLE t ADD c serial", "ALTER TABLE t ADD c int NOT NULL DEFAULT 0", "worked out for each row"),
         (
             "",
@@ -207,7 +213,15 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
         ),
     ],
     ids=[
-        *("volatile default", "serial", "generated", "using", "primary key", "a type that the target lacks"),
+        *(
+            "volatile default",
+            "default of a domain",
+            "serial",
+            "generated",
+            "using",
+            "primary key",
+            "a type that the target lacks",
+        ),
         *("an enum made anew", "values that do not fit"),
     ],
 )
@@ -218,6 +232,8 @@ def test_what_cannot_be_carried_out_waits_in_the_error_queue_until_a_person_has_
     lab = following
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY)")
     lab.source.execute(made)
+    if "DOMAIN" in made:
+        lab.target.execute(made)
     if "DROP TYPE" in mended:
         lab.target.execute("CREATE TYPE mood AS ENUM ('sad')")
     if "smallint" in ddl:

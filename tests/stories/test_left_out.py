@@ -55,6 +55,12 @@ BAD = {
         "ALTER TABLE bad ADD v text",
         "table public.bad lacks column 'v'",
     ),
+    "a type of its name": (
+        "CREATE TABLE bad (id int PRIMARY KEY, v text);",
+        "CREATE TYPE bad AS ENUM ('a')",
+        "ALTER TYPE bad RENAME TO other",
+        "table public.bad cannot be made: a type has that name",
+    ),
     "rows that nobody copied": (
         "CREATE TABLE bad (id int PRIMARY KEY);",
         "CREATE TABLE bad (id int PRIMARY KEY); INSERT INTO bad VALUES (1);",
@@ -71,7 +77,7 @@ BAD = {
         "CREATE TABLE bad (id int PRIMARY KEY);",
         "CREATE VIEW bad AS SELECT 1 AS id;",
         "DROP VIEW bad",
-        'relation "bad" already exists',
+        "table public.bad cannot be made: a view has that name",
     ),
     "an index whose name another relation has": (
         "CREATE TABLE bad (id int CONSTRAINT taken PRIMARY KEY);",
@@ -87,9 +93,12 @@ def test_a_table_that_cannot_be_set_up_is_left_out_and_taken_in_once_that_is_men
     at_source, at_target, mend, why = BAD[case]
     lab.source.execute(GOOD + at_source)
     lab.target.execute(at_target)
+    planned = left_out(lab.pipeline().plan())
 
     done = setup(lab)
 
+    # What only the server notices is not foreseen.
+    assert planned == ({} if "already exists" in why else left_out(done))
     assert why in left_out(done).pop("bad")
     assert len(done.left_out) == 1
     assert captured(lab) == {"good"}
@@ -105,7 +114,7 @@ def test_a_table_that_cannot_be_set_up_is_left_out_and_taken_in_once_that_is_men
 def test_what_is_in_the_way_of_every_table_is_in_the_way_of_setup(lab: Lab) -> None:
     lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     lab.target.execute("CREATE VIEW a AS SELECT 1 AS id; CREATE VIEW b AS SELECT 1 AS id")
-    with pytest.raises(OperatorError, match=r'relation "[ab]" already exists'):
+    with pytest.raises(OperatorError, match=r"table public\.[ab] cannot be made: a view"):
         setup(lab)
     assert not lab.pipeline()._target.has_ledger()
 

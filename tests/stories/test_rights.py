@@ -927,9 +927,9 @@ def test_a_default_of_a_new_column_is_asked_about_before_it_is_set(following: La
 
     assert mallory.target.execute(f"SELECT last_value FROM {role}.runs").fetchone() == (1,)
     (entry,) = lab.errors()
-    assert f"the default of column 'c': tables that are to be made would run code of role '{role}'" in str(
-        entry.error_message
-    )
+    said = str(entry.error_message)
+    assert f"the default of column 'c': what is to be made or altered would run code of role '{role}'" in said
+    assert "give that to a role you trust, or do it at the target yourself, and retry" in said
 
 
 @pytest.fixture

@@ -369,7 +369,7 @@ def _why_unfilled(column: ShapedColumn) -> str | None:
     if _is_computed(column):
         return "is generated, or an identity"
     if column.default is not None and column.filled is None:
-        return "has a default that is worked out for each row, or is of a partitioned table"
+        return "has a default that is worked out for each row, or is of a domain with checks, or of a partitioned table"
     return None
 
 

@@ -80,11 +80,17 @@ app.command("teardown")(teardown.teardown)
 app.command("demo")(demo.demo)
 
 
-def main() -> None:
-    """Run the command line; every error we raise on purpose ends as one clear message and an exit code."""
-    # Spark's Python half logs what it is about to raise anyway.
+def silence_spark() -> None:
+    """Keep to ourselves what Spark's Python half logs: it raises it as well, or its Java was ended on purpose."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+    # Some of that it logs without a name.
+    logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+
+
+def main() -> None:
+    """Run the command line; every error we raise on purpose ends as one clear message and an exit code."""
+    silence_spark()
     try:
         app()
     except PenstockError as exc:

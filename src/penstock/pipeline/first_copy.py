@@ -13,6 +13,7 @@ from penstock.change import TableName
 from penstock.errors import OperatorError, RetryableError, TableError
 from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, PipelineEnds, TargetLedger
+from penstock.pipeline.ddl_before_copy import DdlBeforeCopy
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.names_to_come import names_to_come
 from penstock.pipeline.replay import check_columns
@@ -57,14 +58,17 @@ class FirstCopy:
         followed = self.pipeline.followed(versions, copied) - set(to_come)
         captured = {name: table for name, table in roots(versions).items() if name in followed}
         existing = source.describe(captured)
-        at_target = target.describe(captured)
 
         def leave_out(error: TableError) -> None:
             if existing.keys() | copied <= self.left_out.tables | {TableName(*error.table)}:
                 raise error
             self.left_out.add(error)
 
-        for name in sorted(set(existing) - copied):
+        early = DdlBeforeCopy(self.ends, source)
+        for error in early.follow(state, versions, sorted(set(existing) - copied)):
+            leave_out(error)
+        at_target = target.describe(captured)
+        for name in sorted(set(existing) - copied - self.left_out.tables):
             fault = copy_fault(existing[name], at_target.get(name), where=target.label)
             if fault is not None:
                 leave_out(TableError.of(fault, (name.schema, name.name)))

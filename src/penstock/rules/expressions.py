@@ -265,7 +265,7 @@ def _fault(expression: Expression, why: str, *, do: str = "") -> OperatorError:
 
 
 _DIGITS = "a number inside JSON would come out with other digits"
-_DO_DIGITS = "cast it to the DECIMAL that holds it, or take the JSON as it is"
+_DO_DIGITS = "cast it to a DECIMAL, which keeps up to 15 digits; or take the JSON as it is, which keeps all"
 
 
 def _lost_digits(expression: Expression, columns: Mapping[str, pa.Array], made: pa.Array) -> Collection[int]:

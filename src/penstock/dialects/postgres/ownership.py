@@ -129,7 +129,7 @@ def called_code(
         )
         return [
             OperatorError(
-                f"tables that are to be made would run code of role {role!r} with your rights: {_shown(what)}",
+                f"what is to be made or altered would run code of role {role!r} with your rights: {_shown(what)}",
                 where=label(connection.info.dsn),
                 do=f"give that to a role you trust, or drop it; or create the tables yourself if {role!r} is trusted",
             )

@@ -29,6 +29,8 @@ _FOLLOWED = (PostDataKind.CHECK, PostDataKind.INDEX)
 
 _CLONED = TableName("pg_temp", "penstock_clone")
 
+_DO = "give that to a role you trust, or do it at the target yourself, and retry"
+
 _NAME = r'"(?:[^"]|"")+"|[^\W\d][\w$]*'
 _QUALIFIED = re.compile(rf"'(?:[^']|'')*'|(?P<schema>{_NAME})\.(?P<name>{_NAME}|[-+*/<>=~!@#%^&|`?]+)|{_NAME}")
 """A literal, which may hold anything; what has a schema, and so is not the server's own; or another name."""
@@ -138,7 +140,7 @@ class PostDataDdl:
             old = there.by_name.get(called.get(column.name, column.name))
             calls = types_named(self._connection, [column.type, *([] if old is None else [old.type])])
             for fault in called_code(self._connection, calls):
-                raise _refused(table, f"type {column.type} of column {column.name!r}: {fault.what}")
+                raise _refused(table, f"type {column.type} of column {column.name!r}: {fault.what}; {_DO}")
         for column in wanted.added:
             if column.default is not None:
                 # The server reads a literal of a type, and so runs its checks, when a default is only set.
@@ -179,7 +181,9 @@ class PostDataDdl:
             (found,) = read_found(self._connection, [TableName(row[0], _CLONED.name)])
             if found.refused:
                 calls = ", ".join(found.refused)
-                raise _refused(table, f"{what} calls {calls}, which would run with the rights of whoever applies")
+                raise _refused(
+                    table, f"{what} calls {calls}, which would run with the rights of whoever applies; {_DO}"
+                )
             self._refuse_calls(table, what, found.calls)
 
     def _refuse_named(self, table: TableName, expression: str, what: str) -> None:
@@ -189,7 +193,7 @@ class PostDataDdl:
 
     def _refuse_calls(self, table: TableName, what: str, calls: Sequence[tuple[str, TableName]]) -> None:
         for fault in called_code(self._connection, calls):
-            raise _refused(table, f"{what}: {fault.what}")
+            raise _refused(table, f"{what}: {fault.what}; {_DO}")
 
     @contextmanager
     def _aside(self) -> Iterator[None]:

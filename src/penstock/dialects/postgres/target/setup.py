@@ -90,6 +90,8 @@ def plan_target(
     source = {name: table for name, table in source.items() if name not in plan.table_faults}
     existing = {name: table for name, table in existing.items() if name in source}
     missing = [name for name in source if name not in existing]
+    for name, error in _taken_names(connection, missing, plan.label):
+        plan.refuse(name, error)
     blueprint = completed(blueprint, [source[name] for name in missing], has_identities=post_data is not None)
     _refuse_no_types(connection, plan, blueprint, [source[name] for name in missing])
     plan.steps += _schema_steps(connection, missing, blueprint)
@@ -261,6 +263,45 @@ def _plan_pieces(
             )
         )
     return parents
+
+
+def _taken_names(
+    connection: Connection, missing: Sequence[TableName], where: str
+) -> Iterator[tuple[TableName, OperatorError]]:
+    """Say which tables cannot be made because something else has their name, which no statement of ours would undo."""
+    rows = connection.execute(
+        "SELECT n.nspname, w.name, coalesce(c.relkind::text, 't') FROM unnest(%s::text[], %s::text[]) w (schema, name)"
+        " JOIN pg_namespace n ON n.nspname = w.schema"
+        " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name"
+        # A table brings a type of its name; the server itself gives way with the name of an array.
+        " LEFT JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = w.name AND t.typrelid = 0"
+        " AND t.typcategory <> 'A'"
+        " WHERE c.relkind NOT IN ('r', 'p') OR (c.oid IS NULL AND t.oid IS NOT NULL)",
+        [[name.schema for name in missing], [name.name for name in missing]],
+    )
+    for schema, name, kind in rows:
+        table = TableName(schema, name)
+        yield (
+            table,
+            OperatorError(
+                f"table {table} cannot be made: {_KINDS.get(kind, 'something else')} has that name",
+                where=where,
+                do=f'rename it there, or drop it; or give the table another name: rules: {{tables: {{"{table}":'
+                " {to: OTHER.NAME}}}; or take it out of capture.tables",
+            ),
+        )
+
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "f": "a foreign table",
+    "c": "a type",
+    "t": "a type",
+}
 
 
 def _finer_keys(table: TableSchema, where: str) -> Iterator[OperatorError]:
