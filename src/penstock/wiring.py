@@ -249,7 +249,7 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
     settings, creates, triggers = capture.event_log.settings, capture.event_log.create, capture.event_log.triggers
     if target is not None:
         # Written in full, and read again for apply.
-        settings = replace(settings, time_syntax=TimeSyntax.READABLE)
+        settings = replace(settings, time_syntax=TimeSyntax.WHOLE)
 
     failures = Failures(None if target is None else target.error_queue)
 
@@ -266,7 +266,7 @@ def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
     journal = _event_log(config, None).journal
     if is_xds:
         return journal.open_log()
-    return replace(journal, settings=replace(journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
+    return replace(journal, settings=replace(journal.settings, time_syntax=TimeSyntax.WHOLE)).open_log()
 
 
 def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPublication:

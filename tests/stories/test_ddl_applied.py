@@ -390,6 +390,59 @@ def test_what_is_refused_of_several_columns_names_the_one_that_it_is_about(follo
     assert columns(lab, "target") == columns(lab, "source")
 
 
+BY_SETTINGS = [
+    ("timestamp", "2024-03-04 23:30", "timestamptz"),
+    ("timestamptz", "2024-03-04 23:30Z", "date"),
+    ("timestamptz", "2024-03-04 23:30Z", "text"),
+    ("timestamptz(3)", "2024-03-04 23:30Z", "timestamp(0)"),
+    ("timestamptz[]", "{2024-03-04 23:30Z}", "date[]"),
+    ("time", "10:00", "timetz"),
+    ("interval", "1 mon 2 days", "varchar(40)"),
+    ("date[]", "{2024-03-04}", "text"),
+    ("bytea", "\\x5c00", "text"),
+    ("float8", "0.1", "text"),
+    ("moment", "2024-03-04 23:30Z", "date"),
+]
+PLAIN = [("int", "7", "text"), ("int[]", "{7}", "text"), ("mood", "sad", "text"), ("numeric", "1.50", "numeric(9,1)")]
+PLAIN += [
+    ("timestamptz", None, "date"),
+    ("timestamp(3)", "2024-03-04 23:30", "timestamp(0)"),
+    ("date", "2024-03-04", "timestamp"),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "is_refused"), [(*one, one in BY_SETTINGS) for one in BY_SETTINGS + PLAIN]
+)
+def test_values_that_got_another_type_by_a_session_s_settings_are_left_to_a_person(
+    following: Lab, old: str, value: str | None, new: str, is_refused: bool
+) -> None:
+    lab = following
+    types = "CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moment AS timestamptz;"
+    lab.target.execute(types)
+    lab.setup(f"{types} CREATE TABLE t (id int PRIMARY KEY, a {old}); INSERT INTO t VALUES (1)")
+    lab.target.execute("INSERT INTO t VALUES (1)")
+    lab.source.execute("UPDATE t SET a = %s::text::" + old, [value])
+    lab.source.execute("SET timezone = 'Asia/Tokyo'; SET datestyle = 'German'; SET bytea_output = 'escape'")
+    altered = f"ALTER TABLE t ALTER a TYPE {new}"
+    lab.source.execute(altered)
+
+    lab.apply(config=FOLLOWING)
+
+    if is_refused:
+        (entry,) = lab.errors()
+        assert entry.error_number == DDL_NOT_CARRIED_OUT
+        assert "as the settings of the session say that altered it, such as its time zone" in entry.error_message
+        lab.target.execute(
+            f"SET timezone = 'Asia/Tokyo'; SET datestyle = 'German'; SET bytea_output = 'escape'; {altered}"
+        )
+        assert lab.retry(entry.id) == [entry.id]
+    assert lab.errors() == []
+    for side in (lab.source, lab.target):
+        side.execute("RESET ALL")
+    lab.assert_identical_text("t")
+
+
 @pytest.mark.parametrize(
     ("later", "is_apart"),
     [

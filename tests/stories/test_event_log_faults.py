@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction
-from penstock.errors import RetryableError
+from penstock.errors import OperatorError, RetryableError
 from penstock.formats.xds.reader import read_document
 from penstock.pipeline_file import parse
-from penstock.position import START, Limit
+from penstock.position import START, Limit, Scn
+from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.source import EventLogSource
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
@@ -226,6 +227,76 @@ def meanwhile(log: Log, monkeypatch: Any, method: str, change: str) -> None:
         return found
 
     monkeypatch.setattr(PostgresLogTransaction, method, method_and_change)
+
+
+BEGUN_ANEW = "TRUNCATE indirect.event_log RESTART IDENTITY"
+
+
+@pytest.mark.parametrize(("more", "left"), [("", "SS"), (", delete_processed: true", "")], ids=["status", "deleted"])
+def test_rows_of_a_log_whose_numbers_began_again_are_read_and_not_taken_for_those_read_before(
+    log: Log, caplog: Any, more: str, left: str
+) -> None:
+    """Between a poll and its delivery the log was emptied, and new rows have the record_ids of those in the journal."""
+    publication: Any = log.publication(more)
+    publication.setup()
+    for key in (1, 2):
+        log.write(4, f"idu={key}")
+    broken_off(publication)
+    log.lab.source.execute(BEGUN_ANEW)
+    for key in (8, 9):
+        log.write(4, f"idu={key}")
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        run(publication)
+
+    assert log.told == [("delete", f"idu={key}") for key in (1, 2, 8, 9)]
+    assert log.statuses == left
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("2 rows of the event log, record_id 1, 2, are not what was read by that number")
+
+
+def test_a_row_that_is_altered_between_a_poll_and_its_delivery_is_read_again(log: Log) -> None:
+    publication = log.publication()
+    publication.setup()
+    log.write(2, "idu=1", "fname", "Ann", "Bob")
+    broken_off(publication)
+    log.lab.source.execute("UPDATE indirect.event_log SET new_value = 'Zoe'")
+
+    run(publication)
+
+    assert [b"Bob" in document for document in log.documents.values()] == [True, False]
+    assert log.statuses == "S"
+
+
+def test_a_row_with_the_record_id_of_one_that_failed_keeps_its_status_when_that_is_applied(log: Log) -> None:
+    pipeline = log.open("apply: {connection: copy}\n")
+    pipeline.setup()
+    log.write(4, "idu=1")
+    waiting, applied = {1}, set[int]()
+    with closing(EventLogSource(pipeline._source.journal, Queue(waiting, applied))) as source:
+        source.join(history(0))
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        source.settle(part.end)
+        log.lab.source.execute(BEGUN_ANEW)
+        log.write(9, "idu=2")
+        log.lab.source.execute("UPDATE indirect.event_log SET status = 'E'")
+        waiting.clear()
+        applied.add(1)
+        assert source.next_slice(Scn(source.tick()), Limit()) is None
+
+    assert log.statuses == "E"
+
+
+def broken_off(publication: Any) -> None:
+    """Poll, and break off before anything is delivered."""
+
+    def break_off(_: Any) -> None:
+        raise OperatorError("no space left", where="sink", do="make room")
+
+    journal = publication._log.journal
+    with closing(Channel(journal.open_log(), journal.settings, break_off)) as channel, pytest.raises(OperatorError):
+        channel.cycle()
 
 
 FOREIGN = """

@@ -247,9 +247,13 @@ def test_rows_get_e_whose_event_was_deleted_from_the_error_queue_before_they_wer
 
 
 OLDER = {
-    1: "DROP TABLE {0}.failed; COMMENT ON SCHEMA {0} IS NULL; ALTER TABLE {0}.journal DROP reader_id, DROP reader,"
+    1: "DROP TABLE {0}.failed; ALTER TABLE {0}.event DROP digests;"
+    " COMMENT ON SCHEMA {0} IS NULL; ALTER TABLE {0}.journal DROP reader_id, DROP reader,"
     " DROP settled, ALTER version SET DEFAULT 1; UPDATE {0}.journal SET version = 1",
-    2: "ALTER TABLE {0}.journal DROP settled, ALTER version SET DEFAULT 2; UPDATE {0}.journal SET version = 2",
+    2: "ALTER TABLE {0}.journal DROP settled, ALTER version SET DEFAULT 2; UPDATE {0}.journal SET version = 2;"
+    " ALTER TABLE {0}.event DROP digests; ALTER TABLE {0}.failed DROP digests",
+    3: "ALTER TABLE {0}.event DROP digests; ALTER TABLE {0}.failed DROP digests; ALTER TABLE {0}.journal"
+    " ALTER version SET DEFAULT 3; UPDATE {0}.journal SET version = 3",
 }
 
 

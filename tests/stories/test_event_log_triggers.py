@@ -92,3 +92,64 @@ def test_a_log_that_triggers_could_not_write_is_refused_before_a_table_has_one(l
     log.lab.source.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
     for faults, (_, why) in zip(found, UNFIT, strict=True):
         assert any(why.format(user=user) in fault for fault in faults), faults
+
+
+MODES = pytest.mark.parametrize("mode", ["fields", "fields_now", "rows_now"])
+
+CHANGED = [
+    "TRUNCATE indirect.acct",
+    "TRUNCATE indirect.usr_phone",
+    "TRUNCATE indirect.usr, indirect.usr_phone",
+    "TRUNCATE indirect.part_1",
+    "TRUNCATE indirect.part",
+]
+
+
+@MODES
+def test_rows_that_a_truncate_takes_are_logged_as_deleted(log: Log, spark: object, mode: str) -> None:
+    source = log.lab.source
+    parts = (
+        "CREATE TABLE indirect.part (id int PRIMARY KEY, v text) PARTITION BY LIST (id);"
+        " CREATE TABLE indirect.part_1 PARTITION OF indirect.part FOR VALUES IN (1);"
+        " CREATE TABLE indirect.part_2 PARTITION OF indirect.part FOR VALUES IN (2)"
+    )
+    source.execute(parts)
+    pipeline = log.open("apply: {connection: copy}\n", f', triggers: {{"indirect.*": {mode}}}')
+    pipeline.setup()
+    rows = (
+        "INSERT INTO indirect.acct VALUES (1, 'a'), (2, 'b'); INSERT INTO indirect.usr VALUES (1, 'Ann'), (2, 'Bob');"
+        " INSERT INTO indirect.usr_phone VALUES (1, '11'), (1, '12'), (2, '22');"
+        " INSERT INTO indirect.part VALUES (1, 'one'), (2, 'two')"
+    )
+    source.execute(rows)
+    run(pipeline)
+    for statement in CHANGED:
+        source.execute(statement)
+        run(pipeline)
+        for table in ("acct", "usr", "usr_phone", "part"):
+            log.lab.assert_identical(f"indirect.{table}")
+    source.execute(rows)
+    run(pipeline)
+
+    for table in ("acct", "usr", "usr_phone", "part"):
+        log.lab.assert_identical(f"indirect.{table}")
+    # It is written once, and an installation of an earlier version gets it by setup.
+    assert pipeline.plan().source.steps == []
+
+
+@MODES
+def test_fractions_of_times_and_rows_of_nulls_are_applied_as_they_are(log: Log, spark: object, mode: str) -> None:
+    pair = "CREATE TYPE indirect.pair AS (a int, b text)"
+    table = "CREATE TABLE indirect.kinds (id int PRIMARY KEY, t time, p indirect.pair)"
+    log.lab.source.execute(f"{pair}; {table}")
+    log.lab.target.execute(f"CREATE SCHEMA indirect; {pair}")
+    pipeline = log.open("apply: {connection: copy}\n", f', triggers: {{"indirect.*": {mode}}}')
+    pipeline.setup()
+    log.lab.source.execute("INSERT INTO indirect.kinds VALUES (1, '10:11:12.123456', '(,)'), (2, '10:11', NULL)")
+    run(pipeline)
+    log.lab.assert_identical_text("indirect.kinds")
+    log.lab.source.execute("UPDATE indirect.kinds SET t = t + '0.5 s', p = '(1,)' WHERE id = 1")
+
+    run(pipeline)
+
+    log.lab.assert_identical_text("indirect.kinds")

@@ -27,6 +27,8 @@ from penstock.logical import Kind, LogicalType
 class TimeSyntax(IntEnum):
     """How dates and times are written."""
 
+    WHOLE = 0
+    """As `READABLE`, and times of a day with their fraction, for who reads them again; in no document."""
     SECONDS = 1
     """Whole seconds since 1970 in UTC, as type `time`; fractions are cut off."""
     COMPACT = 2
@@ -205,7 +207,10 @@ class _Moment:
             both = f"{day_text}{clock_text}{self.nanos}"
         else:
             day_text, clock_text = self.day.isoformat(), self.clock.isoformat()
-            both = f"{day_text} {clock_text}.{self.nanos.rstrip('0') or '0'}"
+            fraction = f".{self.nanos.rstrip('0') or '0'}"
+            both = f"{day_text} {clock_text}{fraction}"
+            if syntax is TimeSyntax.WHOLE:
+                clock_text += fraction
         return Value("string", {Kind.DATE: day_text, Kind.TIME: clock_text}.get(kind, both))
 
     def canonical(self, kind: Kind) -> str:

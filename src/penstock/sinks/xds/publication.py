@@ -153,8 +153,6 @@ class EventLogPublication(Publication):
             # Before the first poll, which gives out the positions that follow.
             retry_policy.insist(lambda: self._documents.hold_against(self._channel.position()))
             if until_caught_up:
-                with closing(self._log.open_source()) as source:
-                    left = source.backlog(START).changes
                 self._channel.at_once()
             listener.following()
             while not stop.is_set():
@@ -174,11 +172,16 @@ class EventLogPublication(Publication):
                     listener.progressed(progress)
                 else:
                     listener.waiting(progress)
-                if left is not None:
-                    left -= rows
+                if until_caught_up:
+                    # What is left behind the first cycle, which may have delivered what an earlier run had polled.
+                    left = self._due() if left is None else left - rows
                     if left <= 0 or not rows:
                         break
         return progress
+
+    def _due(self) -> int:
+        with closing(self._log.open_source()) as source:
+            return source.backlog(START).changes
 
     def _take(self, plan: Plan, *, printer: str) -> None:
         with closing(Holders(self._lock_watches())) as holders:

@@ -84,6 +84,13 @@ class BoundColumns:
             return f"{value}::text"
         return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END"
 
+    @property
+    def digest(self) -> str:
+        """SQL for a number that tells a row from others, whatever its status and `record_id`."""
+        said = ("event_type", "event_time", "table_name", "table_key", "column_name", "old_value", "new_value")
+        texts = ", ".join(map(self.text, said))
+        return f'pg_catalog.hashtextextended(ARRAY[{texts}]::text COLLATE "C", 0)'
+
     def is_status(self, status: str) -> str:
         """SQL for whether a row has a status; blanks behind it mean nothing."""
         if self.is_status_narrow:

@@ -7,6 +7,7 @@ transaction that polls or settles, so they follow one another.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -16,6 +17,7 @@ from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns
 from penstock.dialects.postgres.source.event_log_now import read_current
 from penstock.errors import OperatorError
+from penstock.events import Event, tell
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
@@ -25,9 +27,10 @@ from penstock.sources.event_log.poll import ChildRows, JournalEvent, LogTransact
 from penstock.sources.event_log.rows import LogRow, Object, RowOutcome
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.recorded import key_of
+from penstock.text import count
 from penstock.values import encode_image
 
-_COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
+_COPY_EVENTS = "COPY {} (position, record_ids, digests, changes, size_bytes, logged_at_us, element) FROM STDIN"
 
 _COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key, before, after) FROM STDIN"
 
@@ -79,6 +82,8 @@ class PostgresLogTransaction:
         self._classes: Classes | None = None
         # The record_ids that several rows of this transaction's poll have.
         self._told_shared: set[int] = set()
+        # The digest of each row that this transaction has read, by its record_id.
+        self._digests: dict[int, int] = {}
 
     def position(self) -> Scn:
         """Return the position of the last event that was ever kept."""
@@ -138,16 +143,17 @@ class PostgresLogTransaction:
         )
         rows = self._sql.execute(
             f"SELECT {b['record_id']}::bigint, {b.text('status')}, {b['event_time']} IS NOT NULL,"
-            f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {texts},"
+            f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {b.digest}, {texts},"
             f" {xmin if b.has_xmin else 'NULL::bigint'} FROM {of}"
             f" WHERE {where} ORDER BY {self._order}{f' LIMIT {limit}' if limit else ''}",
             values,
         )
-        return [
-            LogRow(record_id, event_type, has_time, at_us, *others)
-            for record_id, status, has_time, at_us, event_type, *others in rows
-            if status.rstrip(" ") == "N"
-        ]
+        found = []
+        for record_id, status, has_time, at_us, digest, event_type, *others in rows:
+            if status.rstrip(" ") == "N":
+                found.append(LogRow(record_id, event_type, has_time, at_us, *others))
+                self._digests[record_id] = digest
+        return found
 
     def _cut_off(self, rows: Sequence[LogRow], where: str, values: Sequence[object]) -> list[LogRow]:
         """Return the rows beyond the last of these that belong to their changes, in order."""
@@ -198,7 +204,11 @@ class PostgresLogTransaction:
     def keep(self, events: Sequence[JournalEvent]) -> None:
         """Add events to the journal, with the positions that follow."""
         first = self.position() + 1
-        self._copy(_COPY_EVENTS.format(self._events), map(_event_line, range(first, first + len(events)), events))
+        lines_of_events = (
+            _event_line(position, event, [self._digests.get(one) for one in event.record_ids])
+            for position, event in enumerate(events, first)
+        )
+        self._copy(_COPY_EVENTS.format(self._events), lines_of_events)
         # A child table has no primary key, so these are all.
         keys = {
             name: of.table.primary_key.columns
@@ -262,8 +272,11 @@ class PostgresLogTransaction:
     def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
         """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so.
 
+        A row that is not as it was read stays new, and is read by the next poll: it was altered, or is another one
+        that has its record_id since the log was emptied and its numbers began again.
+
         Raises:
-            OperatorError: A row that was not read has the record_id of one that was.
+            OperatorError: Beside a row that was read there is a new one with its record_id.
         """
         b, settings = self._bound, self._settings
         if late := self._shared(one for ids in outcomes.values() for one in ids) - self._told_shared:
@@ -273,20 +286,60 @@ class PostgresLogTransaction:
                 where=f"event log {self._settings.table}",
                 do="give them another record_id, and the column a unique index",
             )
-        ids = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[])"
         gone: list[int] = []
+        written = 0
         for outcome, record_ids in outcomes.items():
             is_failed = outcome in (RowOutcome.ERROR, RowOutcome.FATAL)
             if settings.delete_processed and not (settings.keep_failed_rows and is_failed):
                 gone += record_ids
             elif record_ids:
                 # An operator may have parked a row meanwhile.
-                self._sql.execute(
-                    f"UPDATE {self._log} SET {b['status']} = %s WHERE {ids} AND {self._is_new}",
-                    [outcome.value, list(record_ids)],
-                )
+                sql = f"UPDATE {self._log} SET {b['status']} = %s FROM {self._rows_read} AND {self._is_new}"
+                written += self._sql.execute(sql, [outcome.value, *self._as_read(record_ids)]).rowcount
         if gone:
-            self._sql.execute(f"DELETE FROM {self._log} WHERE {ids} AND {self._is_new}", [gone])
+            sql = f"DELETE FROM {self._log} USING {self._rows_read} AND {self._is_new}"
+            written += self._sql.execute(sql, self._as_read(gone)).rowcount
+        if written < sum(map(len, outcomes.values())):
+            self._tell_unlike([one for ids in outcomes.values() for one in ids])
+
+    @property
+    def _rows_read(self) -> str:
+        """SQL for rows that are as they were read, behind FROM; `_as_read` makes its parameters."""
+        b = self._bound
+        return (
+            f"unnest(%s::{b.types['record_id']}[], %s::bigint[]) penstock (penstock_id, penstock_digest)"
+            f" WHERE {b['record_id']} = penstock_id AND coalesce(penstock_digest = {b.digest}, true)"
+        )
+
+    def _as_read(self, record_ids: Sequence[int]) -> list[object]:
+        """The record_ids and the digests of rows; NULL for one that several rows share, or that was read long ago."""
+        if not self._digests.keys() >= set(record_ids):
+            # An earlier transaction has read them.
+            rows = self._sql.execute(
+                f"SELECT r.id, r.digest FROM {self._events} e, unnest(e.record_ids, e.digests) r (id, digest)"
+                " WHERE r.digest IS NOT NULL"
+            )
+            self._digests = dict(rows.fetchall()) | self._digests
+        digests = [None if one in self._told_shared else self._digests.get(one) for one in record_ids]
+        return [list(record_ids), digests]
+
+    def _tell_unlike(self, record_ids: Sequence[int]) -> None:
+        b = self._bound
+        rows = self._sql.execute(
+            f"SELECT {b['record_id']}::bigint FROM {self._log}, unnest(%s::{b.types['record_id']}[], %s::bigint[])"
+            f" penstock (penstock_id, penstock_digest) WHERE {b['record_id']} = penstock_id AND {self._is_new}"
+            f" AND penstock_digest <> {b.digest} ORDER BY 1",
+            self._as_read(record_ids),
+        ).fetchall()
+        if rows:
+            shown = ", ".join(str(one) for (one,) in rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
+            text = (
+                f"{count(len(rows), 'row')} of the event log, record_id {shown}, {'is' if len(rows) == 1 else 'are'}"
+                " not what was read by that number: altered since, or of a log whose numbers began again; the"
+                " next poll reads what is there now"
+            )
+            facts = {"rows": len(rows), "record_ids": [one for (one,) in rows[:_MOST_NAMED]]}
+            tell(Event.NOTE, f"{text} (event log {self._settings.table})", facts, level=logging.WARNING)
 
     def settled(self) -> Scn:
         """Return the position of the last event that was taken out of the journal for its reader."""
@@ -313,8 +366,11 @@ class PostgresLogTransaction:
         """Remember which rows are behind events that are in the error queue."""
         settings = self._settings
         if not settings.delete_processed or settings.keep_failed_rows:
-            kept = ((int(event.position), list(event.record_ids)) for event in events)
-            self._sql.cursor().executemany(f"INSERT INTO {self._failed} VALUES (%s, %s)", kept)
+            self._sql.execute(
+                f"INSERT INTO {self._failed} (position, record_ids, digests)"
+                f" SELECT position, record_ids, digests FROM {self._events} WHERE position = ANY (%s::bigint[])",
+                [[int(event.position) for event in events]],
+            )
 
     def failed(self) -> Mapping[Scn, Sequence[int]]:
         """Return the rows behind each event that is remembered as failed, by its position."""
@@ -324,11 +380,17 @@ class PostgresLogTransaction:
     def mend(self, gone: Iterable[Scn], applied: Sequence[int]) -> None:
         """Forget failed events that are in the error queue no more, and give the rows of those applied their status."""
         b = self._bound
-        where = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[]) AND {b.is_status('E')}"
+        rows = self._sql.execute(
+            f"SELECT r.id, r.digest FROM {self._failed} f, unnest(f.record_ids, f.digests) r (id, digest)"
+            " WHERE f.position = ANY (%s::bigint[]) AND r.id = ANY (%s::bigint[])",
+            [list(gone), list(applied)],
+        ).fetchall()
+        read = [[record_id for record_id, _ in rows], [digest for _, digest in rows]]
+        where = f"{self._rows_read} AND {b.is_status('E')}"
         if self._settings.delete_processed:
-            self._sql.execute(f"DELETE FROM {self._log} WHERE {where}", [applied])
+            self._sql.execute(f"DELETE FROM {self._log} USING {where}", read)
         else:
-            self._sql.execute(f"UPDATE {self._log} SET {b['status']} = 'S' WHERE {where}", [applied])
+            self._sql.execute(f"UPDATE {self._log} SET {b['status']} = 'S' FROM {where}", read)
         self._sql.execute(f"DELETE FROM {self._failed} WHERE position = ANY (%s::bigint[])", [list(gone)])
 
     def count_lost(self) -> int:
@@ -378,13 +440,15 @@ _LINES = 1_000
 _ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
-def _event_line(position: int, event: JournalEvent) -> str:
+def _event_line(position: int, event: JournalEvent, digests: Iterable[int | None]) -> str:
     ids = ",".join(map(str, event.record_ids))
+    read = ",".join("NULL" if digest is None else str(digest) for digest in digests)
     size = len(event.element or "")
     for change in event.changes:
         for image in (change.before, change.after):
             size += 0 if image is None else sum(len(name) + len(value or "") for name, value in image.items())
-    return f"{position}\t{{{ids}}}\t{len(event.changes) or 1}\t{size}\t{event.logged_at_us}\t{_cell(event.element)}\n"
+    sizes = f"{len(event.changes) or 1}\t{size}\t{event.logged_at_us}"
+    return f"{position}\t{{{ids}}}\t{{{read}}}\t{sizes}\t{_cell(event.element)}\n"
 
 
 def _change_line(position: int, change: Change, keys: Mapping[TableName, Sequence[str]]) -> str:

@@ -15,15 +15,17 @@ from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.errors import OperatorError
 from penstock.sources.event_log.settings import LAYOUTS, EventLogSettings
 
-_VERSION = 3
+_VERSION = 4
 
 _RELEASED = "released "
 
 _FAILED = """
 CREATE TABLE IF NOT EXISTS {schema}.failed (
   position bigint PRIMARY KEY,
-  record_ids bigint[] NOT NULL
+  record_ids bigint[] NOT NULL,
+  digests bigint[]
 );
+COMMENT ON COLUMN {schema}.failed.digests IS 'what tells these rows from others that come to have their record_ids';
 COMMENT ON TABLE {schema}.failed IS 'rows with status E whose event is in the error queue of the target';
 COMMENT ON SCHEMA {schema} IS {comment}"""
 
@@ -42,6 +44,7 @@ INSERT INTO {schema}.journal DEFAULT VALUES;
 CREATE TABLE {schema}.event (
   position bigint PRIMARY KEY,
   record_ids bigint[] NOT NULL,
+  digests bigint[],
   changes integer NOT NULL,
   size_bytes bigint NOT NULL,
   logged_at_us bigint NOT NULL,
@@ -70,6 +73,8 @@ COMMENT ON TABLE {schema}.child_row IS 'rows of child tables that events have to
 _UPGRADE = """
 ALTER TABLE {schema}.journal ADD COLUMN IF NOT EXISTS reader_id text, ADD COLUMN IF NOT EXISTS reader text,
   ADD COLUMN IF NOT EXISTS settled bigint, ALTER version SET DEFAULT {version};
+ALTER TABLE {schema}.event ADD COLUMN IF NOT EXISTS digests bigint[];
+ALTER TABLE IF EXISTS {schema}.failed ADD COLUMN IF NOT EXISTS digests bigint[];
 UPDATE {schema}.journal SET version = {version};"""
 
 _COMMENT = re.compile(r"penstock: journal of pipeline (?P<pipeline>[^,]+), event log (?P<log>.+)", re.DOTALL)
@@ -180,7 +185,7 @@ def is_journal_current(connection: Connection, pipeline: str) -> bool:
     """Whether a pipeline's journal is of this version; asks the catalogue alone."""
     row = connection.execute(
         "SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE (n.nspname, c.relname, a.attname) = (%s, 'journal', 'settled')",
+        " WHERE (n.nspname, c.relname, a.attname) = (%s, 'event', 'digests')",
         [journal_schema(pipeline)],
     ).fetchone()
     return row is not None

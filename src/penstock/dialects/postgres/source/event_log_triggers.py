@@ -39,13 +39,27 @@ BEGIN
   RETURN NULL;
 END $penstock$;
 DROP TRIGGER IF EXISTS {trigger} ON {table};
-CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"""
+CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();
+DO $penstock$
+DECLARE
+  leaf regclass;
+BEGIN
+  -- Where a partitioned table is truncated, so is each partition, and one may be truncated alone.
+  FOR leaf IN
+    SELECT relid FROM pg_partition_tree({table_text}::regclass) WHERE isleaf
+    UNION SELECT oid FROM pg_class WHERE oid = {table_text}::regclass AND relkind = 'r'
+  LOOP
+    EXECUTE format('DROP TRIGGER IF EXISTS {trigger}_truncate ON %s', leaf);
+    EXECUTE format('CREATE TRIGGER {trigger}_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT'
+      ' EXECUTE FUNCTION %s()', leaf, {function_text});
+  END LOOP;
+END $penstock$"""
 
 _LACKING = """
 SELECT n.nspname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_proc p ON p.oid = t.tgfoid
 JOIN pg_namespace o ON o.oid = p.pronamespace
-WHERE t.tgname = %s AND o.nspname = %s"""
+WHERE t.tgname = %s AND o.nspname = %s AND strpos(p.prosrc, 'TRUNCATE') > 0"""
 
 
 def trigger_steps(
@@ -69,7 +83,15 @@ def trigger_steps(
     for name, body, settings_sql in wanted:
         function = quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
         table = quote(name.schema, name.name)
-        sql = _FUNCTION.format(function=function, settings=settings_sql, body=body, trigger=TRIGGER, table=table)
+        sql = _FUNCTION.format(
+            function=function,
+            function_text=literal(function),
+            settings=settings_sql,
+            body=body,
+            trigger=TRIGGER,
+            table=table,
+            table_text=literal(table),
+        )
         yield SetupStep(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
 
 
@@ -108,7 +130,8 @@ class Writer:
         update = "\n".join(self._updated(of, columns, mode))
         delete = self._log(of, 4, key, "OLD")
         return f"""\
-  IF TG_OP = 'DELETE' THEN
+{self._truncated(of, [4], [None], key)}
+  ELSIF TG_OP = 'DELETE' THEN
 {delete}
   ELSIF TG_OP = 'INSERT' THEN
 {insert}
@@ -122,13 +145,43 @@ class Writer:
     def child(self, of: DatabaseClass, child: Child, mode: Mode) -> str:
         """Rows of a child table, as updates of the parent's row; without a parent's key there is none."""
         removed, added = ("\n".join(self._told(of, child, row, mode)) for row in ("OLD", "NEW"))
+        # The parents may be truncated with it, so what they hold now is asked for, and no row is said to have gone.
+        names = [f"{child.table.name.name}.{column.name}" for column in child.columns]
         return f"""\
-  IF TG_OP <> 'INSERT' THEN
+{self._truncated(of, [8] * len(names), names, child.links)}
+  ELSE
+    IF TG_OP <> 'INSERT' THEN
 {removed}
-  END IF;
-  IF TG_OP <> 'DELETE' THEN
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
 {added}
+    END IF;
   END IF;"""
+
+    def _truncated(
+        self, of: DatabaseClass, types: Sequence[int], names: Sequence[str | None], links: Sequence[str]
+    ) -> str:
+        """Write, before all rows of the table go, what is logged of each object, once; begins an IF."""
+        pairs = self._pairs(of, links, "r")
+        has_key = " AND ".join(f"r.{quote(link)} IS NOT NULL" for link in links)
+        told = []
+        for type_, name in zip(types, names, strict=True):
+            cells = {
+                "event_type": str(type_),
+                "table_name": literal(of.name.name),
+                "table_key": "penstock_key",
+                "column_name": "NULL" if name is None else literal(name),
+                "old_value": "NULL",
+                "new_value": "NULL",
+                **self._filled,
+            }
+            columns = ", ".join(self._columns[cell] for cell in cells)
+            insert = (
+                f"INSERT INTO {self._log_name} ({columns}) SELECT {', '.join(cells.values())}"
+                f" FROM (SELECT DISTINCT {pairs} AS penstock_key FROM ONLY "
+            )
+            told.append(f"    EXECUTE {literal(insert)} || TG_RELID::regclass || {literal(f' r WHERE {has_key}) r')};")
+        return "  IF TG_OP = 'TRUNCATE' THEN\n" + "\n".join(told)
 
     def _told(self, of: DatabaseClass, child: Child, row: str, mode: Mode) -> Iterator[str]:
         has_parent = " AND ".join(f"{row}.{quote(link)} IS NOT NULL" for link in child.links)
@@ -151,8 +204,9 @@ class Writer:
             value = f"NEW.{quote(column.name)}"
             new = text_sql(column, value) if mode == "fields" else "NULL"
             told = self._log(of, 1 if mode == "fields" else 7, key, "NEW", column=column.name, values=("NULL", new))
-            yield f"    IF ({value} IS NULL) IS FALSE THEN\n{told}\n    END IF;"
-        nothing = " AND ".join(f"NEW.{quote(column.name)} IS NULL" for column in columns)
+            # A row of NULLs is a value, and not the same as none.
+            yield f"    IF {value} IS DISTINCT FROM NULL THEN\n{told}\n    END IF;"
+        nothing = " AND ".join(f"NEW.{quote(column.name)} IS NOT DISTINCT FROM NULL" for column in columns)
         yield f"    IF {nothing} THEN\n{self._log(of, 5, key, 'NEW')}\n    END IF;"
 
     def _updated(self, of: DatabaseClass, columns: Sequence[Column], mode: Mode) -> Iterator[str]:
@@ -180,15 +234,11 @@ class Writer:
         values: tuple[str, str] = ("NULL", "NULL"),
     ) -> str:
         """Write one row of the log; `values` are SQL for the old and the new one."""
-        pairs = " || '+' || ".join(
-            f"{literal(f'{key.name}=')} || {self._key_value}({text_sql(key, f'{row}.{quote(link)}')})"
-            for key, link in zip(of.key, links, strict=True)
-        )
         old, new = values
         cells = {
             "event_type": str(type_),
             "table_name": literal(of.name.name),
-            "table_key": pairs,
+            "table_key": self._pairs(of, links, row),
             "column_name": "NULL" if column is None else literal(column),
             "old_value": old,
             "new_value": new,
@@ -196,3 +246,10 @@ class Writer:
         }
         names = ", ".join(self._columns[name] for name in cells)
         return f"    INSERT INTO {self._log_name} ({names}) VALUES ({', '.join(cells.values())});"
+
+    def _pairs(self, of: DatabaseClass, links: Sequence[str], row: str) -> str:
+        """SQL for the key of a row as text."""
+        return " || '+' || ".join(
+            f"{literal(f'{key.name}=')} || {self._key_value}({text_sql(key, f'{row}.{quote(link)}')})"
+            for key, link in zip(of.key, links, strict=True)
+        )

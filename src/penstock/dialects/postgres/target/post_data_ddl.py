@@ -7,7 +7,7 @@ So the catalogue is asked whose code that is before anything is altered (ADR 76)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,6 +23,7 @@ from penstock.dialects.postgres.target.alter_statements import (
     dropped_object,
     renamed_object,
 )
+from penstock.dialects.postgres.target.retyped import converted_by_settings
 from penstock.schema import TableSchema
 
 _FOLLOWED = (PostDataKind.CHECK, PostDataKind.INDEX)
@@ -132,7 +133,7 @@ class PostDataDdl:
 
         Raises:
             ApplyError: A column that is added, or gets another type, has such a one; or what is called a type, or a
-                definition, is none.
+                definition, is none; or values would become others than the source has made of them.
         """
         self._refuse_other_sql(table, wanted)
         called = {new: old for old, new in wanted.renamed}
@@ -141,10 +142,24 @@ class PostDataDdl:
             calls = types_named(self._connection, [column.type, *([] if old is None else [old.type])])
             for fault in called_code(self._connection, calls):
                 raise _refused(table, f"type {column.type} of column {column.name!r}: {fault.what}; {_DO}")
+        self._refuse_by_settings(table, there, wanted, called)
         for column in wanted.added:
             if column.default is not None:
                 # The server reads a literal of a type, and so runs its checks, when a default is only set.
                 self._refuse_named(table, column.default, f"the default of column {column.name!r}")
+
+    def _refuse_by_settings(
+        self, table: TableName, there: TableSchema, wanted: Alteration, called: Mapping[str, str]
+    ) -> None:
+        """Refuse another type for values that the source's session has converted in a way that is not known here."""
+        types = {called.get(column.name, column.name): column.type for column in wanted.retyped}
+        pairs = {name: (there.by_name[name].type, type_) for name, type_ in types.items() if name in there.by_name}
+        for name in converted_by_settings(self._connection, table, pairs):
+            what = (
+                f"column {name!r} became {types[name]} as the settings of the session say that altered it, such as its"
+                " time zone: what its rows have is not told; do it at the target, and retry"
+            )
+            raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}", column=name)
 
     def _refuse_other_sql(self, table: TableName, wanted: Alteration) -> None:
         """Refuse texts of the source's that are not what they should be: in a statement they could do anything."""
