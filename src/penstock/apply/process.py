@@ -21,8 +21,9 @@ from penstock.apply.lag import LagHistogram
 from penstock.apply.lane_sizing import LaneSizing
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.retry_policy import RetryListener, RetryPolicy
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
@@ -202,22 +203,6 @@ class Ledger(Protocol):
         """Give up being the one run."""
 
 
-class Listener(RetryListener, Protocol):
-    """Hears how a run is doing."""
-
-    def following(self) -> None:
-        """Everything is ready; changes are applied from now on."""
-
-    def queued(self, entry: ErrorEntry) -> None:
-        """A transaction went to the error queue."""
-
-    def progressed(self, progress: Progress) -> None:
-        """A batch is applied."""
-
-    def waiting(self, progress: Progress) -> None:
-        """Nothing waits at the source."""
-
-
 _IDLE_NOTE_S = 2.0
 
 _TOLD_TO_STOP = "it was told to stop"
@@ -238,7 +223,7 @@ class ApplyProcess:
         prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
         parameters: Callable[[], Parameters],
         retry_policy: RetryPolicy,
-        listener: Listener,
+        listener: RunListener,
         holds: bool = False,
     ) -> None:
         """Prepare a run; nothing is touched yet.

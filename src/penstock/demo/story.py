@@ -19,10 +19,10 @@ from typing import Protocol
 import psycopg
 
 from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.listener import RunListener
 from penstock.apply.process import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
-from penstock.pipeline.capturing import RunListener
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import load
 from penstock.verify.compare import VerifyResult

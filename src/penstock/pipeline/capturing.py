@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
-from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import Listener, Progress
+from penstock.apply.listener import CopyListener, RunListener
+from penstock.apply.process import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.errors import ConfigError, OperatorError, PenstockError
-from penstock.events import Event, SourceFacts
+from penstock.events import Event
 from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
@@ -25,25 +25,11 @@ from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion, roots
 from penstock.text import are, count, were
 
 _GRACE_S = 20.0
-
-
-class RunListener(Listener, CopyListener, Protocol):
-    """Hears how a run is doing, the first copy included."""
-
-    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
-        """Tell the user something that stops nothing; `facts` say the same for programs."""
-
-    def ended(self) -> None:
-        """The run has ended as it should: report now what was only counted."""
-
-    def close(self) -> None:
-        """An error ends the run: report now what was not reported yet."""
 
 
 class CopyWatch:

@@ -18,6 +18,7 @@ from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
 from penstock.apply.entry_edits import Mend
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
@@ -29,7 +30,7 @@ from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError
 from penstock.pipeline import resync
-from penstock.pipeline.capturing import Capturing, RunListener, not_for_ever
+from penstock.pipeline.capturing import Capturing, not_for_ever
 from penstock.pipeline.connectors import (
     EventSource,
     PipelineEnds,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from penstock.apply.entry_edits import Mend
+from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried
@@ -19,7 +20,7 @@ from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
-from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.capturing import Capturing, CopyWatch, not_for_ever
 from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
@@ -30,7 +31,6 @@ from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 from penstock.stream import TableVersion, root_versions
 

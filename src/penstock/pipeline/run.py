@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.change import TableName
 from penstock.errors import OperatorError
-from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener
+from penstock.pipeline.capturing import Capturing, CopyWatch
 from penstock.pipeline.connectors import PipelineEnds, TargetLedger
 from penstock.pipeline.control import Control
 from penstock.pipeline.first_copy import FirstCopy

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
+from penstock.apply.listener import RunListener
 from penstock.apply.process import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.config import PipelineConfig
@@ -16,7 +17,7 @@ from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.errors import OperatorError, RetryableError
 from penstock.history import Consumer
-from penstock.pipeline.capturing import Capturing, RunListener
+from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import Installable, RunLock
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
