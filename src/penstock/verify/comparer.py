@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -67,37 +68,44 @@ class ComparedSource(Protocol):
         """The same range by the source's own names, with the rule that the rows go through."""
 
 
-class TargetReading(Protocol):
+class TargetReading(ABC):
     """Sessions of one task at the target."""
 
+    @abstractmethod
     def held(self) -> TargetState:
         """Read what the target holds; while nothing is repaired, all that follows is read as of this moment."""
 
+    @abstractmethod
     def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
         """The rows of a table, whose values are written as the types of `like` have them."""
 
 
-class Repair(TargetReading, Protocol):
+class Repair(TargetReading):
     """The same in a transaction beside which nothing is applied."""
 
     @property
+    @abstractmethod
     def writer(self) -> ChunkLoader:
         """What writes in that transaction."""
 
+    @abstractmethod
     def note_brought(self, table: TableName) -> None:
         """Note that a table without a key holds what queued transactions did to it, so that none is done twice."""
 
 
-class ComparedTarget(Protocol):
+class ComparedTarget(ABC):
     """A target whose tables can be compared. It travels to tasks."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """The target, named without secrets."""
 
+    @abstractmethod
     def reading(self, purpose: str) -> AbstractContextManager[TargetReading]:
         """Open sessions that see one moment of the target."""
 
+    @abstractmethod
     def repairing(self, *, lock_timeout_ms: int) -> AbstractContextManager[Repair]:
         """Open a transaction that keeps all that applies from beginning one; commits at the end of the block.
 

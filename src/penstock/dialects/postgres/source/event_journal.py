@@ -47,7 +47,7 @@ _PROOF = "SELECT md5(ROW(record_ids, logged_at_us, changes, size_bytes)::text) F
 
 
 @dataclass(frozen=True)
-class PostgresJournal:
+class PostgresJournal(Journal):
     """Implements `sources.event_log.source.Journal`."""
 
     url: str = field(repr=False)
@@ -183,6 +183,3 @@ class PostgresJournal:
             closing(connect(self.url, f"penstock {self.pipeline} event log")) as connection,
         ):
             yield connection
-
-
-_: type[Journal] = PostgresJournal

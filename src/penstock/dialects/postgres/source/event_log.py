@@ -52,7 +52,7 @@ WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.relation >= 163
 sees, and `pg_relation_filenode` what there is now. The server's own tables have lower numbers."""
 
 
-class PostgresEventLog:
+class PostgresEventLog(EventLog):
     """Implements `sources.event_log.poll.EventLog`."""
 
     def __init__(self, url: str, pipeline: str, settings: EventLogSettings, patterns: Sequence[str]) -> None:
@@ -210,6 +210,3 @@ def _described(connection: Connection, names: Sequence[TableName]) -> list[Table
         oids = connection.execute(_OIDS, [[n.schema for n in names], [n.name for n in names]]).fetchall()
         rows = psycopg.RawCursor(connection).execute(sql_text("describe"), [[oid for (oid,) in oids], False])
         return [TableSchema.from_definition(with_logical(definition)) for _, definition in rows.fetchall()]
-
-
-_: type[EventLog] = PostgresEventLog

@@ -55,7 +55,7 @@ def journal_schema(pipeline: str) -> str:
     return f"penstock_{pipeline}_events"
 
 
-class PostgresLogTransaction:
+class PostgresLogTransaction(LogTransaction):
     """Implements `sources.event_log.poll.LogTransaction`."""
 
     def __init__(
@@ -407,6 +407,3 @@ def _parent(rows: ChildRows) -> str:
 def _cell(text: str | None) -> str:
     """A text as COPY takes it."""
     return "\\N" if text is None else text.translate(_ESCAPED)
-
-
-_: type[LogTransaction] = PostgresLogTransaction

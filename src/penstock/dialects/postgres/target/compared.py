@@ -17,13 +17,13 @@ from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.verify.comparer import TargetState
+from penstock.verify.comparer import ComparedTarget, Repair, TargetReading, TargetState
 
 _SETTINGS = {"enable_nestloop": "off", "work_mem": "64MB"}
 
 
 @dataclass(frozen=True)
-class PostgresComparedTarget:
+class PostgresComparedTarget(ComparedTarget):
     """Implements `verify.comparer.ComparedTarget`."""
 
     url: str = field(repr=False)
@@ -60,7 +60,7 @@ class PostgresComparedTarget:
             yield PostgresRepair(reader, self.process, session)
 
 
-class PostgresTargetReading:
+class PostgresTargetReading(TargetReading):
     """Implements `verify.comparer.TargetReading`."""
 
     def __init__(self, reader: ArrowReader, process: str) -> None:
@@ -82,7 +82,7 @@ class PostgresTargetReading:
         return PostgresRows(self._reader, table, origin_now(table))
 
 
-class PostgresRepair(PostgresTargetReading):
+class PostgresRepair(PostgresTargetReading, Repair):
     """Implements `verify.comparer.Repair`."""
 
     def __init__(self, reader: ArrowReader, process: str, session: PostgresSession) -> None:
