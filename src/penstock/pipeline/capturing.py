@@ -14,6 +14,7 @@ from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
+from penstock.dialects.sessions import LockWatch
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event
 from penstock.history import Consumer, ConsumerState, History, HistoryError
@@ -21,7 +22,7 @@ from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.locks import LockWatch, told_of_locks
+from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet

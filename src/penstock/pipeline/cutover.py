@@ -11,16 +11,9 @@ from dataclasses import dataclass, field, replace
 from penstock.apply.process import Progress
 from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
+from penstock.dialects.sessions import PostDataBuilder, SequenceReader, WriteFreeze
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.connectors import (
-    DatabaseSource,
-    PostDataBuilder,
-    SequenceReader,
-    SourceConnector,
-    TargetConnector,
-    TargetLedger,
-    WriteFreeze,
-)
+from penstock.pipeline.connectors import DatabaseSource, SourceConnector, TargetConnector, TargetLedger
 from penstock.pipeline.process_state import low_watermark
 from penstock.position import Scn
 from penstock.stream import Source

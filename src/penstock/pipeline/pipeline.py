@@ -27,6 +27,7 @@ from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
+from penstock.dialects.sessions import LockWatch
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError
 from penstock.pipeline import resync
@@ -44,7 +45,7 @@ from penstock.pipeline.cutover import Cutover, CutoverPipeline, cutover
 from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.lacking import Lacking
-from penstock.pipeline.locks import Holders, LockWatch
+from penstock.pipeline.locks import Holders
 from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan

@@ -15,13 +15,9 @@ from itertools import groupby
 
 from penstock.change import NO_VERSION, TableName
 from penstock.dialects.base import DatabasePlan, NativeForm, Renamed, Uncaptured
+from penstock.dialects.sessions import WriteFreeze
 from penstock.errors import OperatorError
-from penstock.pipeline.connectors import (
-    PlainDatabase,
-    SourceConnector,
-    SourceWithCopies,
-    WriteFreeze,
-)
+from penstock.pipeline.connectors import PlainDatabase, SourceConnector, SourceWithCopies
 from penstock.pipeline.transformed_access import (
     TransformedAccess,
     TransformedComparedSource,

@@ -90,7 +90,7 @@ class CopySource:
 
 
 class RowRule(Protocol):
-    """What becomes of a table's rows on their way from the source to the target."""
+    """What becomes of a table's rows on their way from the source to the target; rules, above this layer, say it."""
 
     @property
     def table(self) -> TableSchema:

@@ -58,7 +58,7 @@ class HeldSnapshot:
 
 
 class CopyLedger(Protocol):
-    """The target of a copy, and what its ledger knows of copies."""
+    """The target of a copy, and what its ledger knows of copies; a part of `connectors.TargetLedger`."""
 
     @property
     def label(self) -> str:

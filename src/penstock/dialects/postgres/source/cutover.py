@@ -13,6 +13,7 @@ from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, con
 from penstock.dialects.postgres.post_data import PostData
 from penstock.dialects.postgres.sequences import read_values
 from penstock.dialects.postgres.waits import describe_session
+from penstock.dialects.sessions import SequenceReader, WriteFreeze
 from penstock.errors import OperatorError, RetryableError
 
 _WRITERS = """
@@ -32,7 +33,7 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1
 """Which transactions hold a lock that goes with writing, until they end. A prepared one has no session."""
 
 
-class PostgresSequenceReader:
+class PostgresSequenceReader(SequenceReader):
     """Implements `pipeline.connectors.SequenceReader`: one query each time, and nothing that a writer would notice."""
 
     def __init__(self, url: str, process: str, post_data: NativeForm) -> None:
@@ -68,7 +69,7 @@ class PostgresSequenceReader:
         self._session = None
 
 
-class PostgresWriteFreeze:
+class PostgresWriteFreeze(WriteFreeze):
     """Implements `pipeline.connectors.WriteFreeze`."""
 
     def __init__(self, url: str, process: str, tables: Sequence[TableName]) -> None:

@@ -28,6 +28,7 @@ from penstock.dialects.postgres.sequences import (
 from penstock.dialects.postgres.target import ledger_entries
 from penstock.dialects.postgres.target.differing import invalid_indexes, remaining
 from penstock.dialects.postgres.target.post_data import left, obstacles, read_state, to_build
+from penstock.dialects.sessions import PostDataBuilder
 from penstock.errors import OperatorError
 
 _ATTEMPTS = 20
@@ -38,7 +39,7 @@ _LATE = (When.COPIED,)
 _LAST = (When.SETUP, When.COPIED, When.CUTOVER)
 
 
-class PostgresPostDataBuilder:
+class PostgresPostDataBuilder(PostDataBuilder):
     """Implements `pipeline.connectors.PostDataBuilder`. `stop` may be called by another thread, and nothing else."""
 
     def __init__(self, url: str, process: str, post_data: PostData | None) -> None:
