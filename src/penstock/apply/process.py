@@ -106,6 +106,10 @@ class TablesAddedError(PenstockError):
 class Feed(Protocol):
     """The source, as the process drives it."""
 
+    @property
+    def source(self) -> str:
+        """Its name, which a process keeps for life."""
+
     def join(self, history: History) -> Joined:
         """Make sure that the source still has the history that the process has followed, and keeps what follows.
 
@@ -217,7 +221,6 @@ class ApplyProcess:
     def __init__(
         self,
         *,
-        source: str,
         feed: Feed,
         ledger: Ledger,
         prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
@@ -229,7 +232,6 @@ class ApplyProcess:
         """Prepare a run; nothing is touched yet.
 
         Args:
-            source: Name of the source, which a process keeps for life.
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
                 returns the tables it has seen.
             parameters: Says how to work, as it stands now; asked before each batch.
@@ -237,7 +239,6 @@ class ApplyProcess:
             holds: Whether transactions that depend on one in the error queue wait behind it.
         """
         self._holds = holds
-        self._source = source
         self._feed = feed
         self._ledger = ledger
         self._prepare = prepare
@@ -274,7 +275,7 @@ class ApplyProcess:
             is_away = True
             try:
                 self._set_lanes(self._parameters().lanes)
-                state = self._ledger.acquire(self._source, lanes=self._lanes)
+                state = self._ledger.acquire(self._feed.source, lanes=self._lanes)
                 # Before anything is cut, copied or applied.
                 state = self._ledger.adopt(self._feed.join(state.history))
                 is_away = False

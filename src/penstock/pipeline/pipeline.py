@@ -441,7 +441,6 @@ class Pipeline(Capturing):
                 return found
 
             process = ApplyProcess(
-                source=self.config.capture.name,
                 feed=feed,
                 ledger=ledger,
                 prepare=run.prepare,

@@ -353,7 +353,6 @@ class Publication(Capturing):
         )
         feed = self._sink.feed(spark, ledger, following)
         process = ApplyProcess(
-            source=self.config.capture.name,
             feed=feed,
             ledger=ledger,
             prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, retry_policy), left_out),
