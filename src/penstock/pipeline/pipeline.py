@@ -55,7 +55,7 @@ from penstock.pipeline.resync import Resync
 from penstock.pipeline.run import ApplyRun, check_target, end_of_run
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.setup_plan import SetupPlanner
-from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.status import SourceState, Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.pipeline.switch import Switched, switch
 from penstock.pipeline.transformed import untransformed
@@ -134,14 +134,9 @@ class Pipeline(Capturing):
                 return status_of(
                     self.config.name,
                     process,
-                    None,
-                    (),
+                    SourceState(lost=str(exc)),
                     is_running=ledger.is_running(),
                     copied=list(copied.values()),
-                    to_copy=0,
-                    refused=None,
-                    attention=(),
-                    source_lost=str(exc),
                 )
 
     def _status(self, ledger: TargetLedger) -> Status:
@@ -159,13 +154,15 @@ class Pipeline(Capturing):
             return status_of(
                 self.config.name,
                 process,
-                stream.backlog(process.low_watermark if process else START),
-                stream.consumers(),
+                SourceState(
+                    stream.backlog(process.low_watermark if process else START),
+                    stream.consumers(),
+                    to_copy=len(followed - set(copied)),
+                    refused=refused,
+                    attention=[str(one) for one in (*self._lacking.of(followed & set(copied)), *self.not_captured())],
+                ),
                 is_running=ledger.is_running(),
                 copied=[copied[name] for name in followed if name in copied],
-                to_copy=len(followed - set(copied)),
-                refused=refused,
-                attention=[str(one) for one in (*self._lacking.of(followed & set(copied)), *self.not_captured())],
             )
 
     def detail(self) -> Detail | None:

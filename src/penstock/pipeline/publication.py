@@ -26,7 +26,7 @@ from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
-from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.status import SourceState, Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
 from penstock.rules.ruleset import RuleSet
@@ -124,14 +124,9 @@ class Publication(Capturing):
             found = status_of(
                 self.config.name,
                 process,
-                None,
-                (),
+                SourceState(lost=str(exc)),
                 is_running=False,
                 copied=list(self._sink.copies().copied.values()),
-                to_copy=0,
-                refused=None,
-                attention=(),
-                source_lost=str(exc),
             )
             return self._as_publishing(found)
 
@@ -150,13 +145,15 @@ class Publication(Capturing):
             found = status_of(
                 self.config.name,
                 process,
-                stream.backlog(process.low_watermark if process else START),
-                stream.consumers(),
+                SourceState(
+                    stream.backlog(process.low_watermark if process else START),
+                    stream.consumers(),
+                    to_copy=len(followed - whole),
+                    refused=None if refused is None else str(refused),
+                    attention=[str(found) for found in self.not_captured()],
+                ),
                 is_running=self._is_running(),
                 copied=[copied[name] for name in whole],
-                to_copy=len(followed - whole),
-                refused=None if refused is None else str(refused),
-                attention=[str(found) for found in self.not_captured()],
             )
         return self._as_publishing(found)
 
