@@ -39,6 +39,7 @@ from penstock.dialects.base import (
     SetupStep,
     SourceTables,
     Uncaptured,
+    UncopiedRows,
 )
 from penstock.dialects.sessions import LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
 from penstock.errors import OperatorError
@@ -351,8 +352,7 @@ class TargetConnector(Protocol):
         self,
         tables: SourceTables,
         *,
-        adopt: bool,
-        keeps: bool,
+        uncopied_rows: UncopiedRows,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
@@ -363,8 +363,6 @@ class TargetConnector(Protocol):
         whose parent has another name there. Post-data are made for tables that setup makes, or has made.
 
         Args:
-            adopt: Rows that were not copied are compared and kept, and not refused.
-            keeps: Such rows are kept as they are.
             firing: For whose changes triggers fire: by table, then by name.
             keyed: Tables that have a substitute key, and need none of their own.
         """
