@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
-from penstock.apply.entry_edits import Mend
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
-from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
+from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -215,12 +215,8 @@ class Pipeline(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
-        as_me: bool = False,
-        role: str | None = None,
-        go_on: bool = False,
-        dry_run: bool = False,
         skip_gone: bool = False,
+        **options: Unpack[RetryOptions],
     ) -> Iterator[Retried]:
         """Apply entries of the error queue again, in commit order, one by one as they are asked for.
 
@@ -232,7 +228,7 @@ class Pipeline(Capturing):
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
-        config = replace(self._retry_config, mend=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
+        config = replace(self._retry_config, **options)
         for fault in self.config.handlers.check():
             raise fault
         queue = self._ends.error_queue()

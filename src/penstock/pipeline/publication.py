@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Unpack
 
-from penstock.apply.entry_edits import Mend
 from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess, Progress
-from penstock.apply.retry import Retried
+from penstock.apply.retry import Retried, RetryOptions
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -218,12 +217,8 @@ class Publication(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: Mend | None = None,
-        as_me: bool = False,
-        role: str | None = None,
-        go_on: bool = False,
-        dry_run: bool = False,
         skip_gone: bool = False,
+        **options: Unpack[RetryOptions],
     ) -> Iterator[Retried]:
         """Publish entries of the error queue, in commit order, one by one as they are asked for.
 
@@ -233,12 +228,19 @@ class Publication(Capturing):
             NoEntryError: There is no entry of one of these names; then nothing is published.
             OperatorError: A role was named: there is no target whose rights would count.
         """
-        if as_me or role is not None:
+        if options.get("as_me", False) or options.get("role") is not None:
             raise self._without_target("no target whose rights would count")
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
             versions = [version.table for version in stream.tables()]
-        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
+        yield from queue.retry(
+            entry_ids,
+            versions,
+            mend=options.get("mend"),
+            go_on=options.get("go_on", False),
+            dry_run=options.get("dry_run", False),
+            skip_gone=skip_gone,
+        )
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""
