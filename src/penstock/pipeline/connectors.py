@@ -168,7 +168,7 @@ class DatabaseSource(Installable, Protocol):
         """Return the source of a first copy, of the tables as they are now."""
 
     def compared(self) -> ComparedSource:
-        """Return the source of a comparison; the target may be a database of another kind."""
+        """Return the source of a comparison, by its own names; the target may be a database of another kind."""
 
     def beside(self, tables: Iterable[TableName]) -> NativeForm:
         """Describe what rows of tables may refer to and no table holds, such as large objects."""

@@ -64,9 +64,6 @@ class ComparedSource(Protocol):
     def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> AbstractContextManager[SourceReading]:
         """Open sessions at the source, which wait so long for a lock; for ever without patience."""
 
-    def at_source(self, compared: Range) -> Range:
-        """The same range by the source's own names, with the rule that the rows go through."""
-
 
 class TargetReading(ABC):
     """Sessions of one task at the target."""
@@ -172,16 +169,16 @@ class Comparer:
             ) from exc
 
     def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: TargetState) -> RangeResult:
-        meant = self.source.at_source(compared)
-        found = look(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
-        return _result(found, compared)
+        at_source = _as_of(origin, compared, held)
+        return _result(look(at_source, there.rows(at_target(compared), compared.shape), compared), compared)
 
     def _bring(self, origin: SourceReading, repair: Repair, compared: Range) -> RangeResult:
-        meant, held = self.source.at_source(compared), repair.held()
+        held = repair.held()
         origin.begin(held)
-        found = bring(repair.writer, _as_of(origin, meant, held), repair.rows(at_target(meant), meant.shape), meant)
-        if meant.shape.primary_key is None:
-            repair.note_brought(meant.target.name)
+        at_source, there = _as_of(origin, compared, held), repair.rows(at_target(compared), compared.shape)
+        found = bring(repair.writer, at_source, there, compared)
+        if compared.shape.primary_key is None:
+            repair.note_brought(compared.target.name)
         return _result(found, compared)
 
 
@@ -201,5 +198,5 @@ def _as_of(origin: SourceReading, compared: Range, held: TargetState) -> TableRo
 
 
 def _result(found: Look, compared: Range) -> RangeResult:
-    chunk = replace(found.chunk, table=compared.chunk.table)
+    chunk = replace(found.chunk, table=compared.target.name)
     return RangeResult(chunk, found.rows, found.differing, found.differences[:MOST_KEYS])
