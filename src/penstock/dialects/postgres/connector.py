@@ -30,7 +30,7 @@ _PAUSE_S = 0.2
 
 
 class PostgresSetupSession(SetupSession):
-    """Implements `pipeline.connectors.SetupSession`."""
+    """A connection in which setup or teardown changes a database."""
 
     def __init__(self, connection: Connection, url: str, printer: str) -> None:
         """Run steps on `connection`; `printer` is the command that prints them."""

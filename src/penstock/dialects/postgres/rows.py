@@ -125,7 +125,7 @@ class PostgresRows:
 
 
 class PostgresRowsAside(RowsAside):
-    """Implements `snapshot.rows.RowsAside`."""
+    """A session that reads rows of the target."""
 
     def __init__(self, url: str, application_name: str) -> None:
         """Open a session."""

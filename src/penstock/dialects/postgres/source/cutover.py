@@ -34,7 +34,7 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1
 
 
 class PostgresSequenceReader(SequenceReader):
-    """Implements `pipeline.connectors.SequenceReader`: one query each time, and nothing that a writer would notice."""
+    """Reads sequences by one query each time; nothing that a writer would notice."""
 
     def __init__(self, url: str, process: str, post_data: NativeForm) -> None:
         """Read the sequences that columns of the target go on with."""
@@ -70,7 +70,7 @@ class PostgresSequenceReader(SequenceReader):
 
 
 class PostgresWriteFreeze(WriteFreeze):
-    """Implements `pipeline.connectors.WriteFreeze`."""
+    """Sees writers by the locks that go with writing, and takes one that keeps them waiting."""
 
     def __init__(self, url: str, process: str, tables: Sequence[TableName]) -> None:
         """Watch tables of the database at `url`, their partitions included."""

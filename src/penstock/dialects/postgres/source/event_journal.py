@@ -48,7 +48,7 @@ _PROOF = "SELECT md5(ROW(record_ids, logged_at_us, changes, size_bytes)::text) F
 
 @dataclass(frozen=True)
 class PostgresJournal(Journal):
-    """Implements `sources.event_log.source.Journal`."""
+    """The journal of an event log; it travels to tasks, and holds no connection."""
 
     url: str = field(repr=False)
     pipeline: str

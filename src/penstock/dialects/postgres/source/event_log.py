@@ -53,7 +53,7 @@ sees, and `pg_relation_filenode` what there is now. The server's own tables have
 
 
 class PostgresEventLog(EventLog):
-    """Implements `sources.event_log.poll.EventLog`."""
+    """An event log in a database, and its journal in the schema of the pipeline."""
 
     def __init__(self, url: str, pipeline: str, settings: EventLogSettings, patterns: Sequence[str]) -> None:
         """Stand for a log; nothing is opened yet.

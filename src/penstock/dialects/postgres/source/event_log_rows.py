@@ -56,7 +56,7 @@ def journal_schema(pipeline: str) -> str:
 
 
 class PostgresLogTransaction(LogTransaction):
-    """Implements `sources.event_log.poll.LogTransaction`."""
+    """An open transaction on one connection with the log and its journal."""
 
     def __init__(
         self,

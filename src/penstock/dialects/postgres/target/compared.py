@@ -24,7 +24,7 @@ _SETTINGS = {"enable_nestloop": "off", "work_mem": "64MB"}
 
 @dataclass(frozen=True)
 class PostgresComparedTarget(ComparedTarget):
-    """Implements `verify.comparer.ComparedTarget`."""
+    """A database that is compared, by the ledger of a process."""
 
     url: str = field(repr=False)
     process: str
@@ -61,7 +61,7 @@ class PostgresComparedTarget(ComparedTarget):
 
 
 class PostgresTargetReading(TargetReading):
-    """Implements `verify.comparer.TargetReading`."""
+    """A session that reads rows, and what the ledger says of them."""
 
     def __init__(self, reader: ArrowReader, process: str) -> None:
         """Read by `reader`, and the ledger of a process."""
@@ -83,7 +83,7 @@ class PostgresTargetReading(TargetReading):
 
 
 class PostgresRepair(PostgresTargetReading, Repair):
-    """Implements `verify.comparer.Repair`."""
+    """The same beside a session in whose open transaction rows are written."""
 
     def __init__(self, reader: ArrowReader, process: str, session: PostgresSession) -> None:
         """Write by `session`, in its open transaction."""

@@ -40,7 +40,7 @@ _LAST = (When.SETUP, When.COPIED, When.CUTOVER)
 
 
 class PostgresPostDataBuilder(PostDataBuilder):
-    """Implements `pipeline.connectors.PostDataBuilder`. `stop` may be called by another thread, and nothing else."""
+    """Makes what `PostData` describes. `stop` may be called by another thread, and nothing else."""
 
     def __init__(self, url: str, process: str, post_data: PostData | None) -> None:
         """Work in the database at `url`; without `post_data` there is nothing to be done."""
