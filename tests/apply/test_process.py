@@ -15,7 +15,8 @@ from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName

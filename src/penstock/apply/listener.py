@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.progress import Progress
 from penstock.errors import RetryableError
 from penstock.events import Event, SourceFacts
-
-if TYPE_CHECKING:
-    from penstock.apply.error_queue import ErrorEntry
-    from penstock.apply.process import Progress
 
 
 class CopyListener(Protocol):

@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline

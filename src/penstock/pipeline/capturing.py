@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import CopyListener, RunListener
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig

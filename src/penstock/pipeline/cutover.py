@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
 from penstock.dialects.sessions import PostDataBuilder, SequenceReader, WriteFreeze

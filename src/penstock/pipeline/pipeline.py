@@ -20,7 +20,8 @@ from penstock.apply.detail import Detail
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryOptions
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
 from penstock.apply.listener import RunListener
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
