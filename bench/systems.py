@@ -16,7 +16,7 @@ import psutil
 import psycopg
 
 from bench.workloads import Workload
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline

@@ -12,7 +12,7 @@ from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.cli import status as command
 from penstock.history import Consumer, History
 from penstock.pipeline.health import ProblemKind, problems
-from penstock.pipeline.status import Status, status_of
+from penstock.pipeline.status import SourceState, Status, status_of
 from penstock.position import START, Scn
 from penstock.stream import NOTHING_RECORDED, Backlog
 
@@ -43,15 +43,9 @@ def process(**more: Any) -> ProcessState:
 
 
 def found(backlog: Backlog | None = NOTHING, *, state: ProcessState | None = None, **more: Any) -> Status:
-    given: dict[str, Any] = {
-        "is_running": True,
-        "copied": [Scn(1)],
-        "to_copy": 0,
-        "refused": None,
-        "attention": (),
-        **more,
-    }
-    return status_of("shop", state or process(), backlog, (), **given)
+    given: dict[str, Any] = {"is_running": True, "copied": [Scn(1)]}
+    given |= {name: more.pop(name) for name in given.keys() & more.keys()}
+    return status_of("shop", state or process(), SourceState(backlog, **more), **given)
 
 
 def shown(status: Status, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -124,7 +118,7 @@ def test_a_run_that_was_killed_is_aborted_and_one_that_ended_is_stopped() -> Non
 
 
 def test_of_a_source_out_of_reach_only_what_the_ledger_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    lost = found(None, source_lost="connection refused (127.0.0.1:5432/shop)")
+    lost = found(None, lost="connection refused (127.0.0.1:5432/shop)")
 
     assert lost.lag_s is None
     assert lost.transactions == 7
@@ -154,4 +148,4 @@ def test_each_thing_that_is_wrong_is_a_problem_of_its_own() -> None:
     ended = process(status=ProcessStatus.DISABLED, reason="it was told to stop")
     assert kinds(found(is_running=False, state=ended)) == [ProblemKind.NOT_RUNNING]
     assert kinds(found(is_running=False, refused="it was made anew")) == [ProblemKind.ABORTED, ProblemKind.REFUSED]
-    assert kinds(found(None, source_lost="refused")) == [ProblemKind.SOURCE_LOST]
+    assert kinds(found(None, lost="refused")) == [ProblemKind.SOURCE_LOST]

@@ -15,7 +15,8 @@ from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
@@ -36,6 +37,8 @@ STATE = ProcessState("A1", 1, "ENABLED", datetime.now(UTC), None, None, Scn(5), 
 
 class Feed:
     """A source that has forgotten what follows."""
+
+    source = "DBS1"
 
     def join(self, history: History) -> Joined:
         return Joined(ORIGIN, history.position, CUT)
@@ -122,7 +125,6 @@ def alone() -> None: ...
 def run(feed: Feed, ledger: Ledger, *, retry_s: float) -> None:
     stop = threading.Event()
     ApplyProcess(
-        source="DBS1",
         feed=feed,
         ledger=ledger,
         prepare=lambda state, stop: [],
@@ -249,7 +251,6 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
     stop, ledger, listener = threading.Event(), Queue(), InQueue()
 
     ApplyProcess(
-        source="DBS1",
         feed=Busy(stop, Scn(300)),
         ledger=ledger,
         prepare=lambda state, stop: [],
@@ -286,7 +287,6 @@ def test_what_ddl_did_is_a_line_and_a_warning_where_data_went(caplog: pytest.Log
     stop, listener = threading.Event(), Nobody()
 
     ApplyProcess(
-        source="DBS1",
         feed=Busy(stop, Scn(7)),
         ledger=Altered(),
         prepare=lambda state, stop: [],
@@ -342,7 +342,6 @@ def test_parameters_say_how_much_a_batch_takes_and_where_a_run_ends() -> None:
     )
 
     progress = ApplyProcess(
-        source="DBS1",
         feed=feed,
         ledger=Ledger(alone),
         prepare=lambda state, stop: [],
@@ -370,7 +369,6 @@ def test_a_run_ends_at_its_limit(parameters: Parameters, reason: str) -> None:
     stop, listener = threading.Event(), InQueue()
 
     progress = ApplyProcess(
-        source="DBS1",
         feed=Busy(stop, Scn(10**9)),
         ledger=Ledger(alone),
         prepare=lambda state, stop: [],
@@ -428,7 +426,6 @@ def test_a_run_stops_with_a_code_of_its_own_once_as_many_have_failed_as_may() ->
 
     stop = threading.Event()
     process = ApplyProcess(
-        source="DBS1",
         feed=StormFeed(),
         ledger=Noting(alone),
         prepare=lambda state, stop: [],

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.apply.lag_histogram import LagHistogram
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.apply.server import LaneResult
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.cli.main import silence_spark

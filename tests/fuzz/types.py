@@ -26,12 +26,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from penstock.apply.listener import CopyListener
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.position import Scn
-from penstock.snapshot.instantiate import CopyListener, Work
+from penstock.snapshot.instantiate import Work
 from penstock.snapshot.task import copy_chunks
 from penstock.verify.driver import VerifyResult, verify
 from tests.fuzz.values import BASE, Kind

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 import penstock
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.apply import retry_policy
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import HistoryError
 from penstock.pipeline.background import BackgroundRun

@@ -15,6 +15,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.apply.listener import CopyListener
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
@@ -27,7 +28,7 @@ from penstock.errors import FencedError, OperatorError, PenstockError, Retryable
 from penstock.schema import TableSchema
 from penstock.snapshot import chunk as chunk_module
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
-from penstock.snapshot.instantiate import CopyListener, HeldSnapshot, Instantiator, Work
+from penstock.snapshot.instantiate import HeldSnapshot, Instantiator, Work
 from penstock.snapshot.task import CopyContext, copy_chunks
 from tests.lab import Lab, table
 

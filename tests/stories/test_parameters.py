@@ -13,7 +13,7 @@ import pytest
 from penstock import change as c
 from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING
 from penstock.apply.ledger import ProcessStatus
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.position import Scn
 from tests.lab import Lab

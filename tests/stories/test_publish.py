@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.archive import Archive
 from penstock.cli.status import show
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.change import TableName
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk, KeyValues, Range
+from penstock.snapshot.chunk import Chunk, KeyValues
 from penstock.snapshot.rows import Checksum, checksum_of, digest_of
 from penstock.verify.task import TargetState
 
@@ -89,9 +89,6 @@ class PlainSource:
     @contextmanager
     def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> Iterator[PlainSource]:
         yield self
-
-    def at_source(self, compared: Range) -> Range:
-        return compared
 
     def begin(self, held: TargetState) -> None: ...
 

@@ -26,7 +26,7 @@ from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
-from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.chunk import Chunk, Range
 from penstock.spark.job import CompareJobs
 from penstock.verify.driver import CompareContext, LocalJobs, TableResult, VerifyResult, verify
 from penstock.verify.task import MOST_KEYS, Comparer, RangeResult
@@ -85,7 +85,9 @@ def jobs_of(lab: Lab, names: Iterable[str], before: Sequence[Callable[[], object
             described.append(read_tables(connection, wanted))
     source = PostgresComparedSource(lab.source_url, lab.set_name, lab.name)
     comparer = Comparer(source, PostgresComparedTarget(lab.target_url, lab.name))
-    return InTurn(CompareContext(comparer, *described), before)
+    at_source, at_target = described
+    tables = {name: Range(at_source[name], at_target[name], Chunk(name, 0)) for name in at_source}
+    return InTurn(CompareContext(comparer, tables), before)
 
 
 def look(

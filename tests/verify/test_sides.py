@@ -15,7 +15,7 @@ from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.logical import LogicalType
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema, Unique
-from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.rows import digest_of
 from penstock.verify.driver import CompareContext, LocalJobs, VerifyListener, VerifyResult, verify
 from penstock.verify.task import Comparer
@@ -53,7 +53,7 @@ def compare(lab: Lab, *, repair: bool = False) -> VerifyResult:
     return verify(
         # By numbers these ranges would hold other rows than by text.
         [*Chunk.between(T.name, [["2"], ["33"]]), *Chunk.between(K.name, [])],
-        LocalJobs(CompareContext(comparer, {T.name: T, K.name: K}, target)),
+        LocalJobs(CompareContext(comparer, {of.name: Range(of, target[of.name], Chunk(of.name, 0)) for of in (T, K)})),
         listener,
         consistency_point=lambda: Scn(0),
         tick=lambda: Scn(0),

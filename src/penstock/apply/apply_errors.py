@@ -59,7 +59,6 @@ class ApplyError(PenstockError):
         found: Image | None = None,
         column: str | None = None,
         constraint: str | None = None,
-        differing: Collection[str] = (),
     ) -> None:
         super().__init__(what, where=where)
         self.number = number
@@ -67,7 +66,7 @@ class ApplyError(PenstockError):
         self.found = found
         self.column = column
         self.constraint = constraint
-        self.differing = tuple(differing)
+        self.differing: tuple[str, ...] = ()
 
     @property
     def is_of_value(self) -> bool:
@@ -83,6 +82,12 @@ class ApplyError(PenstockError):
     def with_found(self, found: Image) -> ApplyError:
         """Return the same error with the row that stands in the way."""
         return self._but(what=self.what, found=found, column=self.column)
+
+    def with_differing(self, columns: Collection[str]) -> ApplyError:
+        """Return the same error, with the columns of the row that was found that do not have the values they should."""
+        made = self._but(what=self.what, found=self.found, column=self.column)
+        made.differing = tuple(columns)
+        return made
 
     def with_place(self, place: str) -> ApplyError:
         """Return the same error, saying where else it came up."""
@@ -102,7 +107,7 @@ class ApplyError(PenstockError):
         return self._but(what=f"{what}: column {column!r} is {type_} at the target", found=self.found, column=column)
 
     def _but(self, *, what: str, found: Image | None, column: str | None) -> ApplyError:
-        return ApplyError(
+        made = ApplyError(
             self.number,
             what,
             where=self.where,
@@ -110,8 +115,9 @@ class ApplyError(PenstockError):
             found=found,
             column=column,
             constraint=self.constraint,
-            differing=self.differing,
         )
+        made.differing = self.differing
+        return made
 
 
 class ContentionError(RetryableError):

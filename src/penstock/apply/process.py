@@ -11,18 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
 from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.lane_sizing import LaneSizing
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.retry_policy import RetryListener, RetryPolicy
+from penstock.apply.progress import Progress
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
@@ -31,59 +32,6 @@ from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
 from penstock.stream import Slice
 from penstock.text import count, printable
-
-
-@dataclass
-class Progress:
-    """What a run has done so far, for status and logs.
-
-    Attributes:
-        errors: Transactions that it put into the error queue.
-        in_queue: How many transactions the error queue holds now, those of earlier runs and those held included.
-        held: How many of these wait behind others.
-        went_on: Transactions that had waited, and were applied by this run.
-        left_out: Tables that the run went on without, as they cannot be copied, or setup has not taken them in.
-        ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
-        lag: Of transactions that were committed while the run was at work. Of earlier ones it would tell how long ago
-            somebody made them, and not how long apply takes.
-        as_of: When the last transaction that was applied was committed at the source.
-    """
-
-    position: Scn
-    transactions: int = 0
-    changes: int = 0
-    set_changes: int = 0
-    row_changes: int = 0
-    errors: int = 0
-    conflicts: int = 0
-    resolved: int = 0
-    in_queue: int = 0
-    held: int = 0
-    went_on: int = 0
-    left_out: Sequence[str] = ()
-    ended_by: str | None = None
-    lag: LagHistogram = field(default_factory=LagHistogram)
-    as_of: datetime | None = None
-    began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @property
-    def is_behind_its_start(self) -> bool:
-        """Whether what is applied is of a time before the run began."""
-        return self.as_of is not None and self.as_of < self.began_at
-
-    def add(self, results: Sequence[LaneResult], as_of: datetime | None = None) -> None:
-        """Count the results of a batch, whose last transaction was committed at `as_of`."""
-        age_s = (datetime.now(UTC) - self.began_at).total_seconds()
-        self.as_of = as_of or self.as_of
-        for result in results:
-            self.transactions += result.transactions
-            self.changes += result.changes
-            self.set_changes += result.set_changes
-            self.row_changes += result.row_changes
-            self.errors += result.errors
-            self.conflicts += result.conflicts
-            self.resolved += result.resolved
-            self.lag.merge(result.lag.buckets, most_s=age_s)
 
 
 @dataclass(frozen=True)
@@ -104,6 +52,10 @@ class TablesAddedError(PenstockError):
 
 class Feed(Protocol):
     """The source, as the process drives it."""
+
+    @property
+    def source(self) -> str:
+        """Its name, which a process keeps for life."""
 
     def join(self, history: History) -> Joined:
         """Make sure that the source still has the history that the process has followed, and keeps what follows.
@@ -202,22 +154,6 @@ class Ledger(Protocol):
         """Give up being the one run."""
 
 
-class Listener(RetryListener, Protocol):
-    """Hears how a run is doing."""
-
-    def following(self) -> None:
-        """Everything is ready; changes are applied from now on."""
-
-    def queued(self, entry: ErrorEntry) -> None:
-        """A transaction went to the error queue."""
-
-    def progressed(self, progress: Progress) -> None:
-        """A batch is applied."""
-
-    def waiting(self, progress: Progress) -> None:
-        """Nothing waits at the source."""
-
-
 _IDLE_NOTE_S = 2.0
 
 _TOLD_TO_STOP = "it was told to stop"
@@ -232,19 +168,17 @@ class ApplyProcess:
     def __init__(
         self,
         *,
-        source: str,
         feed: Feed,
         ledger: Ledger,
         prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
         parameters: Callable[[], Parameters],
         retry_policy: RetryPolicy,
-        listener: Listener,
+        listener: RunListener,
         holds: bool = False,
     ) -> None:
         """Prepare a run; nothing is touched yet.
 
         Args:
-            source: Name of the source, which a process keeps for life.
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
                 returns the tables it has seen.
             parameters: Says how to work, as it stands now; asked before each batch.
@@ -252,7 +186,6 @@ class ApplyProcess:
             holds: Whether transactions that depend on one in the error queue wait behind it.
         """
         self._holds = holds
-        self._source = source
         self._feed = feed
         self._ledger = ledger
         self._prepare = prepare
@@ -289,7 +222,7 @@ class ApplyProcess:
             is_away = True
             try:
                 self._set_lanes(self._parameters().lanes)
-                state = self._ledger.acquire(self._source, lanes=self._lanes)
+                state = self._ledger.acquire(self._feed.source, lanes=self._lanes)
                 # Before anything is cut, copied or applied.
                 state = self._ledger.adopt(self._feed.join(state.history))
                 is_away = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from penstock.apply.apply_errors import ApplyError
 from penstock.apply.conflict_methods import ConflictRules
@@ -56,6 +57,16 @@ class RetryConfig:
     role: str | None = None
     go_on: bool = False
     dry_run: bool = False
+
+
+class RetryOptions(TypedDict, total=False):
+    """What a person may ask for; see `RetryConfig`."""
+
+    mend: EntryEdit | None
+    as_me: bool
+    role: str | None
+    go_on: bool
+    dry_run: bool
 
 
 @dataclass(frozen=True)

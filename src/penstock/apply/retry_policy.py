@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from penstock.apply.listener import RunListener
 from penstock.errors import RetryableError
 from penstock.text import duration
 
@@ -40,13 +41,6 @@ _LEAST_S = 10.0
 """Attempts are made up to the least number only as long as that takes no longer than this."""
 
 
-class RetryListener(Protocol):
-    """Hears that something has to be tried again."""
-
-    def retrying(self, error: RetryableError, left_s: float | None) -> None:
-        """A server cannot be reached; it will be tried again for so many seconds, or without end."""
-
-
 @dataclass(frozen=True)
 class Clock:
     """What patience reads the time from; tests have another one."""
@@ -60,7 +54,7 @@ class RetryPolicy:
     """Counts the time since things last went well."""
 
     def __init__(
-        self, retry_s: float | None, stop: threading.Event, listener: RetryListener, clock: Clock = Clock()
+        self, retry_s: float | None, stop: threading.Event, listener: RunListener, clock: Clock = Clock()
     ) -> None:
         """Go on trying for `retry_s` seconds and at least three attempts, or until told to stop.
 

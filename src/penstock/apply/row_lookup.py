@@ -138,13 +138,10 @@ def differs(change: Change, row: ComparedRow) -> ApplyError:
         what = f"{change.op} leaves its row alone, which is as expected: a trigger or a rule of the target keeps it so"
         return ApplyError(OTHER, what, where=_place(change), found=current)
     columns = ", ".join(repr(name) for name in differing)
-    return ApplyError(
-        ROW_DIFFERS,
-        f"{change.op} finds other values in column {columns}",
-        where=_place(change),
-        found=current,
-        differing=differing,
+    error = ApplyError(
+        ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
     )
+    return error.with_differing(differing)
 
 
 def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) -> None:

@@ -5,11 +5,11 @@ Both run wherever Spark puts them; what they need travels to them in a `TaskCont
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +41,14 @@ PACKED_SCHEMA = pa.schema([(LANE, pa.int32()), ("number", pa.int32()), ("changes
 _PACK_CHANGES = 10_000
 
 
-class Target(Protocol):
+class Target(ABC):
     """A target as a task reaches it; small enough to travel with the task."""
 
+    @abstractmethod
     def session(self, epoch: int) -> TargetSession:
         """Return this worker's session, opened when first asked for and kept for later tasks of the same run."""
 
+    @abstractmethod
     def error_queue(self) -> ErrorQueue:
         """Return the error queue."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated
 
@@ -17,27 +18,36 @@ from penstock.cli.console import (
     print_rows,
     say,
 )
+from penstock.cli.groups import takes_groups
 
 _MOST = 100
 
 
-def conflicts(
+@dataclass(frozen=True)
+class ConflictOptions:
+    """Which conflicts are meant."""
+
     table: Annotated[
         list[str] | None,
         typer.Option("--table", metavar="PATTERN", help="Only of tables like schema.table; repeatable."),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help=f"Resolved at this time or later: {TIME}")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Resolved at this time or earlier.")
-    ] = None,
+    ] = None
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Resolved at this time or earlier.")] = (
+        None
+    )
     method: Annotated[
         list[str] | None, typer.Option("--method", help="Only by this method, such as maximum; repeatable.")
-    ] = None,
+    ] = None
     outcome: Annotated[
         list[str] | None, typer.Option("--outcome", help="applied, discarded, merged or recorded; repeatable.")
-    ] = None,
+    ] = None
+
+
+@takes_groups
+def conflicts(
+    meant: ConflictOptions = ConflictOptions(),
     limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number to list.")] = _MOST,
     file: FileOption = None,
     json: JsonOption = False,
@@ -47,23 +57,23 @@ def conflicts(
     from penstock.cli.error_view import named
     from penstock.patterns import TablePattern
 
-    patterns = [TablePattern.parse(text) for text in table or ()]
+    patterns = [TablePattern.parse(text) for text in meant.table or ()]
     pipeline = open_applying(file)
     wanted = ConflictFilter(
         is_meant=lambda name: (
             not patterns or any(pattern.matches(one) for pattern in patterns for one in (name, *pipeline.origins(name)))
         ),
-        since=parse_time(since, option="--since"),
-        until=parse_time(until, option="--until"),
-        methods=method or (),
-        outcomes=outcome or (),
+        since=parse_time(meant.since, option="--since"),
+        until=parse_time(meant.until, option="--until"),
+        methods=meant.method or (),
+        outcomes=meant.outcome or (),
         most=limit,
     )
     found = pipeline.conflicts(wanted)
     if json:
         print_json([one.to_json() for one in found])
     elif not found:
-        is_any = table or since or until or method or outcome
+        is_any = meant.table or meant.since or meant.until or meant.method or meant.outcome
         say("no conflict that was resolved fits" if is_any else "no conflict was resolved, or none is remembered")
     else:
         print_rows(

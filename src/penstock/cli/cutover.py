@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ from penstock.cli.console import (
     say,
     warn,
 )
+from penstock.cli.groups import takes_groups
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.cli.run import LogFormatOption, stopped_by_signals
 from penstock.pipeline.report import Report
@@ -26,15 +28,17 @@ if TYPE_CHECKING:
     from penstock.pipeline.cutover import Cutover
 
 
-def cutover(
-    file: FileOption = None,
+@dataclass(frozen=True)
+class WriterOptions:
+    """What becomes of those that write to the source."""
+
     lock: Annotated[
         bool,
         typer.Option(
             "--lock",
             help="Lock the captured tables at the source, so that writers wait until the end.",
         ),
-    ] = False,
+    ] = False
     wait: Annotated[
         float,
         typer.Option(
@@ -43,7 +47,13 @@ def cutover(
             min=0,
             help="How long to wait for open transactions at the source, and for a run to apply the rest.",
         ),
-    ] = 60,
+    ] = 60
+
+
+@takes_groups
+def cutover(
+    file: FileOption = None,
+    writers: WriterOptions = WriterOptions(),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what is missing; wait for nothing, and change nothing.")
     ] = False,
@@ -59,7 +69,7 @@ def cutover(
     """
     pipeline = open_applying(file, master=master)
     with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
-        done = pipeline.cutover(stop, Report(), lock=lock, wait_s=wait, is_dry=dry_run)
+        done = pipeline.cutover(stop, Report(), lock=writers.lock, wait_s=writers.wait, is_dry=dry_run)
     if json:
         print_json(as_json(done))
     else:

@@ -8,11 +8,9 @@ import typer
 
 from penstock.cli.console import JsonOption, print_facts, print_json, say
 from penstock.cli.logs import LogFormat, logging_to_console
-from penstock.pipeline.report import Report, facts
-from penstock.text import count
+from penstock.pipeline.report import facts
 
 if TYPE_CHECKING:
-    from penstock.apply.error_queue import ErrorEntry
     from penstock.demo.story import Ending
 
 
@@ -23,7 +21,7 @@ def demo(
     from penstock.demo.story import play
 
     with logging_to_console(LogFormat.TEXT, quiet=json):
-        ending = play(ConsoleTeller(quiet=json), seconds=seconds)
+        ending = play((lambda _: None) if json else say, seconds=seconds)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
         print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
@@ -31,37 +29,6 @@ def demo(
         show(ending)
     if not is_good:
         raise typer.Exit(1)
-
-
-class ConsoleTeller:
-    """Tells the demo's story line by line."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        """Say nothing if `quiet`."""
-        self._quiet = quiet
-        self.listener = Report()
-
-    def tell(self, text: str) -> None:
-        """Say what happens next."""
-        if not self._quiet:
-            say(f"- {text}")
-
-    def show_error(self, entry: ErrorEntry) -> None:
-        """Show the transaction that failed."""
-        self.tell(
-            f"in the error queue: {entry.id}, {count(entry.message_count, 'change')}, change {entry.message_number}"
-            f" ({entry.op} {entry.table}) failed: {entry.error_message}"
-        )
-
-    def compared(self, ranges: int, of: int) -> None:
-        """So many ranges are compared, out of so many."""
-
-    def repaired(self, ranges: int, of: int) -> None:
-        """So many ranges are the same now, out of so many that were not."""
-
-    def warned(self, text: str) -> None:
-        """Something a person should know."""
-        self.listener.warned(text)
 
 
 def show(ending: Ending) -> None:

@@ -22,12 +22,13 @@ from penstock.cli.console import (
     say,
     warn,
 )
+from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError, PenstockError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.apply.entry_edits import EntryEdit, Setting
-    from penstock.apply.retry import Retried
+    from penstock.apply.retry import Retried, RetryOptions
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
     from penstock.pipeline.publication import Publication
@@ -75,13 +76,86 @@ WithOption = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class EntryOptions:
+    """Which entries are meant."""
+
+    table: TableOption = None
+    error: ErrorOption = None
+    since: SinceOption = None
+    until: UntilOption = None
+    text: TextOption = ""
+
+    @property
+    def filter(self) -> ErrorFilter:
+        """The same for the queue."""
+        from penstock.patterns import TablePattern
+        from penstock.pipeline.errors import ErrorFilter
+
+        return ErrorFilter(
+            tables=tuple(TablePattern.parse(pattern) for pattern in self.table or ()),
+            errors=tuple(self.error or ()),
+            since=parse_time(self.since, option="--since"),
+            until=parse_time(self.until, option="--until"),
+            text=self.text,
+        )
+
+
+@dataclass(frozen=True)
+class AttemptOptions:
+    """By whose values, and whose rights, entries are applied again."""
+
+    function: WithOption = None
+    as_me: AsMeOption = False
+    role: RoleOption = None
+    dry_run: DryRunOption = False
+
+    def options(self, edit: EntryEdit | None, *, go_on: bool = False) -> RetryOptions:
+        """The same for the pipeline."""
+        if self.as_me and self.role is not None:
+            raise ConfigError("say either --as-me, or --role")
+        return {
+            "mend": edit,
+            "as_me": self.as_me,
+            "role": self.role,
+            "go_on": go_on,
+            "dry_run": self.dry_run,
+        }
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """Which values of an entry are other ones."""
+
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="N.IMAGE.COLUMN=TEXT", help="A value, as 2.before.price=10; repeatable."),
+    ] = None
+    null: Annotated[
+        list[str] | None, typer.Option("--null", metavar="N.IMAGE.COLUMN", help="SQL NULL for a value; repeatable.")
+    ] = None
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Remove a column from the change; repeatable."),
+    ] = None
+    skip: Annotated[list[int] | None, typer.Option("--skip", metavar="N", help="Skip a change; repeatable.")] = None
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The values."""
+        from penstock.apply.entry_edits import AbsentValue, read_place, read_setting
+
+        return [
+            *(read_setting(text, option="--set") for text in self.setting or ()),
+            *(read_place(text, None, option="--null") for text in self.null or ()),
+            *(read_place(text, AbsentValue.ABSENT, option="--unset") for text in self.unset or ()),
+        ]
+
+
 @app.command("list")
+@takes_groups
 def list_(
-    table: TableOption = None,
-    error: ErrorOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = "",
+    meant: EntryOptions = EntryOptions(),
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help=f"The maximum number to list; {_SHOWN} by default, all with --json."),
@@ -95,7 +169,7 @@ def list_(
     from penstock.cli.error_view import entry_as_json, named
     from penstock.pipeline.errors import ErrorFilter
 
-    wanted = _filter(table, error, since, until, text)
+    wanted = meant.filter
     pipeline = open_file(file)
     entries = pipeline.errors().entries(wanted)
     if json and in_short:
@@ -153,54 +227,34 @@ def show(entry_id: IdArgument, file: FileOption = None, json: JsonOption = False
 
 
 @app.command()
+@takes_groups
 def retry(
     entry_id: IdsArgument = None,
     every: AllOption = False,
-    table: TableOption = None,
-    error: ErrorOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = "",
+    meant: EntryOptions = EntryOptions(),
     go_on: Annotated[bool, typer.Option("--go-on", help="Continue after one that fails again.")] = False,
-    function: WithOption = None,
-    as_me: AsMeOption = False,
-    role: RoleOption = None,
-    dry_run: DryRunOption = False,
+    attempt: AttemptOptions = AttemptOptions(),
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Apply transactions again, in commit order; stops at the first that fails again."""
-    wanted = _filter(table, error, since, until, text)
+    wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
-    edit = _function(function, pipeline)
+    edit = _function(attempt.function, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run, go_on=go_on, skip_gone=not entry_id)
-    _apply(pipeline, chosen, edit, how, json=json)
+    _apply(pipeline, chosen, attempt.options(edit, go_on=go_on), skip_gone=not entry_id, json=json)
 
 
 @app.command()
+@takes_groups
 def edit(
     entry_id: IdArgument,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="N.IMAGE.COLUMN=TEXT", help="A value, as 2.before.price=10; repeatable."),
-    ] = None,
-    null: Annotated[
-        list[str] | None, typer.Option("--null", metavar="N.IMAGE.COLUMN", help="SQL NULL for a value; repeatable.")
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Remove a column from the change; repeatable."),
-    ] = None,
-    skip: Annotated[list[int] | None, typer.Option("--skip", metavar="N", help="Skip a change; repeatable.")] = None,
+    edits: EditOptions = EditOptions(),
     form: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="JSON as `show --json` prints it, edited; - reads it.")
     ] = None,
-    function: WithOption = None,
-    as_me: AsMeOption = False,
-    role: RoleOption = None,
-    dry_run: DryRunOption = False,
+    attempt: AttemptOptions = AttemptOptions(),
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -211,25 +265,23 @@ def edit(
     """
     from penstock.apply.entry_edits import by_form, by_settings
 
-    settings = _settings(setting, null, unset)
-    ways = [bool(settings or skip), form is not None, function is not None]
+    settings = edits.settings
+    ways = [bool(settings or edits.skip), form is not None, attempt.function is not None]
     if sum(ways) > 1:
         raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
-    how = _Attempt(as_me=as_me, role=role, dry_run=dry_run)
-
     def apply(edit: EntryEdit) -> None:
-        _apply(pipeline, [entry_id], edit, how, json=json)
+        _apply(pipeline, [entry_id], attempt.options(edit), json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
     elif any(ways):
-        apply(_function(function, pipeline) or by_settings(settings, skip or ()))
+        apply(_function(attempt.function, pipeline) or by_settings(settings, edits.skip or ()))
     else:
         from penstock.cli.editor import edited
 
-        with edited(pipeline, entry_id, keep=dry_run) as text:
+        with edited(pipeline, entry_id, keep=attempt.dry_run) as text:
             if text is None:
                 say("nothing was edited, and nothing applied") if not json else print_json(_result([]))
             else:
@@ -237,20 +289,17 @@ def edit(
 
 
 @app.command()
+@takes_groups
 def delete(
     entry_id: IdsArgument = None,
     every: AllOption = False,
-    table: TableOption = None,
-    error: ErrorOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = "",
+    meant: EntryOptions = EntryOptions(),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give transactions up: remove them from the queue without applying them."""
-    wanted = _filter(table, error, since, until, text)
+    wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
     queue = pipeline.errors()
@@ -308,53 +357,37 @@ def history(
         )
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """How entries are applied; see `Pipeline.retry`."""
-
-    as_me: bool
-    role: str | None
-    dry_run: bool
-    go_on: bool = False
-    skip_gone: bool = False
-
-
 def _apply(
-    pipeline: Pipeline | Publication, chosen: Sequence[str], edit: EntryEdit | None, how: _Attempt, *, json: bool
+    pipeline: Pipeline | Publication,
+    chosen: Sequence[str],
+    options: RetryOptions,
+    *,
+    json: bool,
+    skip_gone: bool = False,
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    if how.as_me and how.role is not None:
-        raise ConfigError("say either --as-me, or --role")
     from penstock.cli.error_sums import AlikeNotes, kind_of_failure
 
+    dry_run = options.get("dry_run", False)
     done: list[Retried] = []
     notes = AlikeNotes(lambda text: warn(f"note: {printable(text)}"))
     told: set[str] = set()
     try:
-        for retried in pipeline.retry(
-            chosen,
-            notes.add,
-            mend=edit,
-            as_me=how.as_me,
-            role=how.role,
-            go_on=how.go_on,
-            dry_run=how.dry_run,
-            skip_gone=how.skip_gone,
-        ):
+        for retried in pipeline.retry(chosen, notes.add, skip_gone=skip_gone, **options):
             done.append(retried)
             # Of those that fail alike the first is told; the sum counts them.
             kind = kind_of_failure(retried) if retried.is_failed else None
             if not json and kind not in told:
-                _tell(retried, is_last_word=how.go_on or how.dry_run)
+                _tell(retried, is_last_word=dry_run or options.get("go_on", False))
             told |= {kind} if kind is not None else set()
     except PenstockError:
         notes.close()
         # Of what was refused before anything was tried, the error says all that there is to say.
         if done or json:
-            _sum_up(done, dry_run=how.dry_run, json=json)
+            _sum_up(done, dry_run=dry_run, json=json)
         raise
     notes.close()
-    _sum_up(done, dry_run=how.dry_run, json=json)
+    _sum_up(done, dry_run=dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
         raise typer.Exit(3)
@@ -428,31 +461,6 @@ def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool
 
     if sum([bool(given), every, wanted != ErrorFilter()]) != 1:
         raise ConfigError("say which: ids, or --all, or what they have in common (--table, --error, --since ...)")
-
-
-def _filter(
-    table: list[str] | None, error: list[str] | None, since: str | None, until: str | None, text: str
-) -> ErrorFilter:
-    from penstock.patterns import TablePattern
-    from penstock.pipeline.errors import ErrorFilter
-
-    return ErrorFilter(
-        tables=tuple(TablePattern.parse(pattern) for pattern in table or ()),
-        errors=tuple(error or ()),
-        since=parse_time(since, option="--since"),
-        until=parse_time(until, option="--until"),
-        text=text,
-    )
-
-
-def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str] | None) -> list[Setting]:
-    from penstock.apply.entry_edits import AbsentValue, read_place, read_setting
-
-    return [
-        *(read_setting(text, option="--set") for text in setting or ()),
-        *(read_place(text, None, option="--null") for text in null or ()),
-        *(read_place(text, AbsentValue.ABSENT, option="--unset") for text in unset or ()),
-    ]
 
 
 def _function(name: str | None, pipeline: Pipeline | Publication) -> EntryEdit | None:

@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import psycopg
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.running import RunListener
+from penstock.pipeline.report import Report
 from penstock.pipeline_file import load
+from penstock.text import count
 from penstock.verify.driver import VerifyResult
 from penstock.wiring import open_pipeline
 
@@ -48,18 +48,24 @@ _SCALE = 5
 _CLIENTS = 4
 
 
-class Teller(Protocol):
-    """Tells the story as it happens, and shows how the run is doing."""
+class Teller:
+    """Tells the story line by line; the log says how the run is doing."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        """Give `say` each line."""
+        self._say = say
+        self.listener = Report()
 
     def tell(self, text: str) -> None:
         """Say what happens next."""
+        self._say(f"- {text}")
 
     def show_error(self, entry: ErrorEntry) -> None:
         """Show the transaction that failed."""
-
-    @property
-    def listener(self) -> RunListener:
-        """Hears how the run is doing."""
+        self.tell(
+            f"in the error queue: {entry.id}, {count(entry.message_count, 'change')}, change {entry.message_number}"
+            f" ({entry.op} {entry.table}) failed: {entry.error_message}"
+        )
 
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
@@ -69,6 +75,7 @@ class Teller(Protocol):
 
     def warned(self, text: str) -> None:
         """Something a person should know, though it stops nothing."""
+        self.listener.warned(text)
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,9 @@ class Ending:
     verified: VerifyResult
 
 
-def play(teller: Teller, *, seconds: int) -> Ending:
-    """Play the demo, with pgbench at work for so many seconds."""
+def play(say: Callable[[str], object], *, seconds: int) -> Ending:
+    """Play the demo, with pgbench at work for so many seconds; `say` is given the story line by line."""
+    teller = Teller(say)
     teller.tell("starting two PostgreSQL servers")
     with EmbeddedPostgres() as bank, EmbeddedPostgres() as copy, tempfile.TemporaryDirectory() as folder:
         _pgbench(bank, "-i", "-s", str(_SCALE), "-q")
@@ -145,7 +153,7 @@ def _make_one_fail(teller: Teller, bank: EmbeddedPostgres, copy: EmbeddedPostgre
 class _Run:
     """The pipeline at work in a thread of its own."""
 
-    def __init__(self, pipeline: Pipeline, listener: RunListener) -> None:
+    def __init__(self, pipeline: Pipeline, listener: Report) -> None:
         self._pipeline = pipeline
         self._listener = listener
         self._stop = threading.Event()

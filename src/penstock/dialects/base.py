@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import ClassVar
 
 from penstock.change import TableName
@@ -21,6 +22,16 @@ class NativeForm:
     """
 
     dialect: ClassVar[str]
+
+
+class UncopiedRows(Enum):
+    """What becomes of rows that a table of the target holds, and that were not copied there."""
+
+    REFUSED = auto()
+    ADOPTED = auto()
+    """The first copy compares them, and keeps those that are as they must be."""
+    KEPT = auto()
+    """There is no first copy, so they are in nobody's way."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import ServerConfig
@@ -24,7 +25,7 @@ from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.post_data import PostDataWork
 from penstock.pipeline.process_state import low_watermark
 from penstock.pipeline.replay import Replay, refuse_before_copies
-from penstock.pipeline.running import CopyWatch, RunListener
+from penstock.pipeline.running import CopyWatch
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.trimming import Trimming
 from penstock.position import Scn

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 
 
 class BackgroundRun:

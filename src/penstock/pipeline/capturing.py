@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import Progress
+from penstock.apply.listener import RunListener
+from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
+from penstock.dialects.sessions import LockWatch
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event
 from penstock.history import Consumer, ConsumerState, History, HistoryError
@@ -22,9 +24,9 @@ from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.locks import LockWatch, told_of_locks
+from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.report import Report
-from penstock.pipeline.running import Run, RunListener
+from penstock.pipeline.running import Run
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
 from penstock.spark.starting import Spark

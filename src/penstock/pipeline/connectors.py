@@ -13,7 +13,7 @@ A dialect implements `PlainDatabase` and `TargetConnector`, a source without a d
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,23 +30,20 @@ from penstock.config import PipelineConfig
 from penstock.config.apply import ApplyConfig, TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
-    CatalogDifference,
     DatabasePlan,
     Emptying,
-    MissingObject,
     MissingPart,
     NativeForm,
     NotCompared,
     Renamed,
-    SequenceSetting,
-    SequenceValue,
     SetupStep,
     SourceTables,
     Uncaptured,
+    UncopiedRows,
 )
+from penstock.dialects.sessions import LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
-from penstock.pipeline.locks import LockWatch
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
@@ -61,18 +58,8 @@ COMPARE_EXTERNAL = (
 )
 
 
-class SetupSession(Protocol):
-    """A session in which setup or teardown changes a database."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Open a transaction; commits at the end of the block."""
-
-    def take(self, step: SetupStep) -> None:
-        """Carry out a step, inside a transaction."""
-
-
 class RunLock(Protocol):
-    """What one run at a time holds; one whose process or machine is lost lets go of it."""
+    """What one run at a time holds; one whose process or machine is lost lets go of it. A connection is one."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -173,37 +160,6 @@ class Installable(SourceConnector, Protocol):
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
 
 
-class SequenceReader(Protocol):
-    """Reads where sequences of the source stand."""
-
-    @property
-    def hidden(self) -> Sequence[str]:
-        """What a superuser has to run before all of them may be read."""
-
-    def read(self) -> Mapping[TableName, SequenceValue]:
-        """Return where the sequences stand that may be read, by their names at the source."""
-
-    def close(self) -> None:
-        """Close the session; a later call opens another one."""
-
-
-class WriteFreeze(Protocol):
-    """Watches that nothing writes to tables of the source, or sees to it."""
-
-    def writers(self) -> Sequence[str]:
-        """Describe the transactions that have written to the tables, and are not over."""
-
-    def lock(self, wait_s: float) -> None:
-        """Have everything that would write wait until `close`; waits so long for transactions that are open."""
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether the lock is held."""
-
-    def close(self) -> None:
-        """Let writers go on."""
-
-
 @runtime_checkable
 class DatabaseSource(Installable, Protocol):
     """A database that changes are captured from, perhaps as rules make it: it has the tables themselves."""
@@ -212,7 +168,7 @@ class DatabaseSource(Installable, Protocol):
         """Return the source of a first copy, of the tables as they are now."""
 
     def compared(self) -> ComparedSource:
-        """Return the source of a comparison; the target may be a database of another kind."""
+        """Return the source of a comparison, by its own names; the target may be a database of another kind."""
 
     def beside(self, tables: Iterable[TableName]) -> NativeForm:
         """Describe what rows of tables may refer to and no table holds, such as large objects."""
@@ -271,7 +227,7 @@ class SourceWithCopies(SourceConnector, Protocol):
 
 @runtime_checkable
 class EventSource(SourceWithCopies, Protocol):
-    """Events that another product captures from a database, such as those of a Debezium connector.
+    """Events that another product captures from a database, such as those of a Debezium connector, which is the one.
 
     It can go on where another way of capturing from the same database is left.
     """
@@ -306,7 +262,7 @@ def database_of(source: SourceConnector) -> DatabaseSource:
 
 
 class TargetLedger(Ledger, CopyLedger, Protocol):
-    """The ledger of the pipeline's apply process."""
+    """The ledger of the pipeline's apply process; a dialect, which cannot import this module, has it."""
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions."""
@@ -372,40 +328,8 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
         """Follow another source of the same database, of this name, from now on; the rows stay, and are its copy."""
 
 
-class PostDataBuilder(Protocol):
-    """Makes what the target's tables lack, and keeps their sequences in step."""
-
-    def lacks(self) -> Sequence[MissingObject]:
-        """Return what the copy lacks; with a reason where it goes on to lack it."""
-
-    def differences(self) -> Sequence[CatalogDifference]:
-        """Return in what the copy is not what the source is, but for what is about to be made.
-
-        Raises:
-            OperatorError: An index of the copy is not valid, and is not about to be built anew.
-        """
-
-    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[MissingObject]:
-        """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.
-
-        Nobody is kept from writing while an index is built.
-        """
-
-    def sequences_to_set(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
-        """Say what sequences have to be set to, to go on where those of the source stand; never backwards."""
-
-    def set_sequences(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceSetting]:
-        """Set them; returns how each stood and stands."""
-
-    def stop(self) -> None:
-        """Have `build`, in another thread, end soon."""
-
-    def close(self) -> None:
-        """Close the session; a later call opens another one."""
-
-
 class TargetConnector(Protocol):
-    """The database that changes are applied to."""
+    """The database that changes are applied to; a dialect, which cannot import this module, implements it."""
 
     def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
         """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""
@@ -428,8 +352,7 @@ class TargetConnector(Protocol):
         self,
         tables: SourceTables,
         *,
-        adopt: bool,
-        keeps: bool,
+        uncopied_rows: UncopiedRows,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
@@ -440,8 +363,6 @@ class TargetConnector(Protocol):
         whose parent has another name there. Post-data are made for tables that setup makes, or has made.
 
         Args:
-            adopt: Rows that were not copied are compared and kept, and not refused.
-            keeps: Such rows are kept as they are.
             firing: For whose changes triggers fire: by table, then by name.
             keyed: Tables that have a substitute key, and need none of their own.
         """

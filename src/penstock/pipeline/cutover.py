@@ -8,19 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, MissingObject, SequenceSetting
+from penstock.dialects.sessions import PostDataBuilder, SequenceReader, WriteFreeze
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.connectors import (
-    DatabaseSource,
-    PostDataBuilder,
-    SequenceReader,
-    SourceConnector,
-    TargetConnector,
-    TargetLedger,
-    WriteFreeze,
-)
+from penstock.pipeline.connectors import DatabaseSource, SourceConnector, TargetConnector, TargetLedger
 from penstock.pipeline.process_state import low_watermark
 from penstock.position import Scn
 from penstock.stream import Source

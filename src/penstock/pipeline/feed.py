@@ -216,6 +216,11 @@ class SparkFeed(SourceFeed):
         self._is_lacking = self._was_altered = False
         self._marked_by: int | None = None
 
+    @property
+    def source(self) -> str:
+        """The name of the source."""
+        return self._run.ends.config.capture.name
+
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)

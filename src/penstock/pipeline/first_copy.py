@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import CopyListener
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.errors import OperatorError, RetryableError, TableError
@@ -19,7 +20,7 @@ from penstock.pipeline.names_to_come import names_to_come
 from penstock.pipeline.replay import check_columns
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyListener, Instantiator
+from penstock.snapshot.instantiate import Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import SparkChunkJobs
 from penstock.spark.starting import Spark

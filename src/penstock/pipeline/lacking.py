@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.apply.ddl import DdlPolicy
+from penstock.apply.listener import RunListener
 from penstock.change import TableName
 from penstock.dialects.base import MissingPart
 from penstock.events import Event
 from penstock.pipeline.connectors import PipelineEnds
-from penstock.pipeline.running import RunListener
 from penstock.pipeline.status import MissingColumns, lacking
 from penstock.schema import TableSchema
 

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 from penstock.dialects.base import LockWait
+from penstock.dialects.sessions import LockWatch
 from penstock.errors import PenstockError
 
 _LOOK_EVERY_S = 2.5
@@ -18,16 +18,6 @@ _AGAIN_S = 60.0
 _GLANCE_EVERY_S = 0.03
 _FRESH_S = 2.0
 """How often to look for waits that are over at once, and for how long a wait that was seen is believed."""
-
-
-class LockWatch(Protocol):
-    """Looks for sessions of a pipeline that wait for a lock in one database."""
-
-    def waits(self, longer_than_s: float) -> Sequence[LockWait]:
-        """Return the sessions that wait for longer than some seconds; a PenstockError says that they cannot be seen."""
-
-    def close(self) -> None:
-        """Close its session."""
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from penstock.apply.ddl import DdlPolicy, DdlRules
+from penstock.apply.listener import RunListener
 from penstock.change import TableName
 from penstock.dialects.base import CatalogDifference, DatabasePlan
 from penstock.errors import OperatorError, RetryableError
 from penstock.events import Event, tell
 from penstock.pipeline.connectors import DatabaseSource, TargetConnector
-from penstock.pipeline.running import RunListener
 
 _AGAIN_S = 30.0
 """How long what could not be made is left alone."""

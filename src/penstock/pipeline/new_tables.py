@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.ddl import Alteration, alteration, creation
 from penstock.apply.handlers.runner import Handlers
+from penstock.apply.listener import RunListener
 from penstock.change import TableName, Transaction
 from penstock.dialects.base import Uncaptured
 from penstock.errors import OperatorError
 from penstock.pipeline.connectors import PipelineEnds
-from penstock.pipeline.running import RunListener
 from penstock.position import Scn
 from penstock.schema import TableSchema
 

@@ -12,20 +12,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
-from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
-from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
+from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
 from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
+from penstock.dialects.sessions import LockWatch
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError
 from penstock.pipeline import resync
@@ -44,17 +47,17 @@ from penstock.pipeline.cutover import Cutover, CutoverPipeline, cutover
 from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.lacking import Lacking
-from penstock.pipeline.locks import Holders, LockWatch
+from penstock.pipeline.locks import Holders
 from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.process_state import held_state
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.running import RunListener, not_for_ever
+from penstock.pipeline.running import not_for_ever
 from penstock.pipeline.settings_check import SettingsCheck
 from penstock.pipeline.setup_plan import SetupPlanner
-from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.status import SourceState, Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.pipeline.switch import Switched, switch
 from penstock.pipeline.transformed import untransformed
@@ -133,14 +136,9 @@ class Pipeline(Capturing):
                 return status_of(
                     self.config.name,
                     process,
-                    None,
-                    (),
+                    SourceState(lost=str(exc)),
                     is_running=ledger.is_running(),
                     copied=list(copied.values()),
-                    to_copy=0,
-                    refused=None,
-                    attention=(),
-                    source_lost=str(exc),
                 )
 
     def _status(self, ledger: TargetLedger) -> Status:
@@ -158,13 +156,15 @@ class Pipeline(Capturing):
             return status_of(
                 self.config.name,
                 process,
-                stream.backlog(process.low_watermark if process else START),
-                stream.consumers(),
+                SourceState(
+                    stream.backlog(process.low_watermark if process else START),
+                    stream.consumers(),
+                    to_copy=len(followed - set(copied)),
+                    refused=refused,
+                    attention=[str(one) for one in (*self._lacking.of(followed & set(copied)), *self.not_captured())],
+                ),
                 is_running=ledger.is_running(),
                 copied=[copied[name] for name in followed if name in copied],
-                to_copy=len(followed - set(copied)),
-                refused=refused,
-                attention=[str(one) for one in (*self._lacking.of(followed & set(copied)), *self.not_captured())],
             )
 
     def detail(self) -> Detail | None:
@@ -217,12 +217,8 @@ class Pipeline(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: EntryEdit | None = None,
-        as_me: bool = False,
-        role: str | None = None,
-        go_on: bool = False,
-        dry_run: bool = False,
         skip_gone: bool = False,
+        **options: Unpack[RetryOptions],
     ) -> Iterator[Retried]:
         """Apply entries of the error queue again, in commit order, one by one as they are asked for.
 
@@ -234,7 +230,14 @@ class Pipeline(Capturing):
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
-        config = replace(self._retry_config, edit=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
+        config = replace(
+            self._retry_config,
+            edit=options.get("mend"),
+            as_me=options.get("as_me", False),
+            role=options.get("role"),
+            go_on=options.get("go_on", False),
+            dry_run=options.get("dry_run", False),
+        )
         for fault in self.config.handlers.check():
             raise fault
         queue = self._ends.error_queue()
@@ -440,7 +443,6 @@ class Pipeline(Capturing):
                 return found
 
             process = ApplyProcess(
-                source=self.config.capture.name,
                 feed=feed,
                 ledger=ledger,
                 prepare=run.prepare,

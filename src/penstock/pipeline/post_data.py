@@ -9,9 +9,10 @@ from contextlib import closing
 
 from penstock.change import TableName
 from penstock.dialects.base import NativeForm, SequenceValue
+from penstock.dialects.sessions import SequenceReader
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import Event, SourceFacts, tell
-from penstock.pipeline.connectors import DatabaseSource, SequenceReader, TargetConnector
+from penstock.pipeline.connectors import DatabaseSource, TargetConnector
 
 _EVERY_S = 2.0
 """How often the source is asked where its sequences stand: one query of some hundred microseconds."""

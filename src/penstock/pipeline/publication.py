@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Unpack
 
-from penstock.apply.entry_edits import EntryEdit
+from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess, Progress
-from penstock.apply.retry import Retried
+from penstock.apply.process import ApplyProcess
+from penstock.apply.progress import Progress
+from penstock.apply.retry import Retried, RetryOptions
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -24,14 +25,13 @@ from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.running import CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.running import CopyWatch, not_for_ever
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
-from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.status import SourceState, Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 from penstock.stream import TableVersion, root_versions
 
@@ -125,14 +125,9 @@ class Publication(Capturing):
             found = status_of(
                 self.config.name,
                 process,
-                None,
-                (),
+                SourceState(lost=str(exc)),
                 is_running=False,
                 copied=list(self._sink.copies().copied.values()),
-                to_copy=0,
-                refused=None,
-                attention=(),
-                source_lost=str(exc),
             )
             return self._as_publishing(found)
 
@@ -151,13 +146,15 @@ class Publication(Capturing):
             found = status_of(
                 self.config.name,
                 process,
-                stream.backlog(process.low_watermark if process else START),
-                stream.consumers(),
+                SourceState(
+                    stream.backlog(process.low_watermark if process else START),
+                    stream.consumers(),
+                    to_copy=len(followed - whole),
+                    refused=None if refused is None else str(refused),
+                    attention=[str(found) for found in self.not_captured()],
+                ),
                 is_running=self._is_running(),
                 copied=[copied[name] for name in whole],
-                to_copy=len(followed - whole),
-                refused=None if refused is None else str(refused),
-                attention=[str(found) for found in self.not_captured()],
             )
         return self._as_publishing(found)
 
@@ -222,12 +219,8 @@ class Publication(Capturing):
         entry_ids: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         *,
-        mend: EntryEdit | None = None,
-        as_me: bool = False,
-        role: str | None = None,
-        go_on: bool = False,
-        dry_run: bool = False,
         skip_gone: bool = False,
+        **options: Unpack[RetryOptions],
     ) -> Iterator[Retried]:
         """Publish entries of the error queue, in commit order, one by one as they are asked for.
 
@@ -237,12 +230,19 @@ class Publication(Capturing):
             NoEntryError: There is no entry of one of these names; then nothing is published.
             OperatorError: A role was named: there is no target whose rights would count.
         """
-        if as_me or role is not None:
+        if options.get("as_me", False) or options.get("role") is not None:
             raise self._without_target("no target whose rights would count")
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
             versions = [version.table for version in stream.tables()]
-        yield from queue.retry(entry_ids, versions, edit=mend, go_on=go_on, dry_run=dry_run, skip_gone=skip_gone)
+        yield from queue.retry(
+            entry_ids,
+            versions,
+            edit=options.get("mend"),
+            go_on=options.get("go_on", False),
+            dry_run=options.get("dry_run", False),
+            skip_gone=skip_gone,
+        )
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""
@@ -354,7 +354,6 @@ class Publication(Capturing):
         )
         feed = self._sink.feed(spark, ledger, following)
         process = ApplyProcess(
-            source=self.config.capture.name,
             feed=feed,
             ledger=ledger,
             prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, retry_policy), left_out),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import CopyListener
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.process import TablesAddedError
 from penstock.apply.target import TargetTable
@@ -16,7 +17,7 @@ from penstock.history import RESYNC
 from penstock.pipeline.connectors import SourceWithCopies, TargetConnector, TargetLedger
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyListener, Instantiator
+from penstock.snapshot.instantiate import Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import SparkChunkJobs
 from penstock.spark.starting import Spark

@@ -13,7 +13,7 @@ from penstock.text import are, count, duration, printable
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
-    from penstock.apply.process import Progress
+    from penstock.apply.progress import Progress
 
 _EVERY_S = 5.0
 

@@ -10,30 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
-from penstock.apply.process import Listener, Progress
+from penstock.apply.listener import CopyListener, RunListener
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.errors import PenstockError
-from penstock.events import Event, SourceFacts
 from penstock.pipeline.report import redacted_error, tell_ended, tell_failed
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 
 _GRACE_S = 20.0
-
-
-class RunListener(Listener, CopyListener, Protocol):
-    """Hears how a run is doing, the first copy included."""
-
-    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
-        """Tell the user something that stops nothing; `facts` say the same for programs."""
-
-    def ended(self) -> None:
-        """The run has ended as it should: report now what was only counted."""
-
-    def close(self) -> None:
-        """An error ends the run: report now what was not reported yet."""
 
 
 class CopyWatch:

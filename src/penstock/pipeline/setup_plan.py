@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 from penstock.change import TableName
-from penstock.dialects.base import SourceTables
+from penstock.dialects.base import SourceTables, UncopiedRows
 from penstock.errors import OperatorError
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
@@ -54,8 +54,7 @@ class SetupPlanner:
             target = pool.submit(
                 ends.target.plan,
                 wanted,
-                adopt=adopt,
-                keeps=not ends.apply.first_copy,
+                uncopied_rows=self._uncopied_rows(adopt=adopt),
                 firing={pattern: table.triggers for pattern, table in ends.apply.tables.items() if table.triggers},
                 keyed=ends.apply.keys.keys(),
             )
@@ -104,12 +103,15 @@ class SetupPlanner:
                     ends.source.blueprint(tables),
                     post_data=ends.database.post_data(tables) if ends.database is not None else None,
                 ),
-                adopt=False,
-                keeps=not ends.apply.first_copy,
-                firing={},
+                uncopied_rows=self._uncopied_rows(adopt=False),
                 keyed=ends.apply.keys.keys(),
             ),
         )
+
+    def _uncopied_rows(self, *, adopt: bool) -> UncopiedRows:
+        if not self._ends.apply.first_copy:
+            return UncopiedRows.KEPT
+        return UncopiedRows.ADOPTED if adopt else UncopiedRows.REFUSED
 
     def _renamed_by_the_run(self) -> Collection[TableName]:
         """Names of tables whose copies go by earlier ones until a run gets to the change that says so."""

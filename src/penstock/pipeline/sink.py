@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
+from penstock.apply.listener import CopyListener
 from penstock.apply.process import Feed, Ledger
 from penstock.change import TableName
 from penstock.dialects.base import SetupStep
@@ -24,7 +25,7 @@ from penstock.pipeline.left_out import LeftOut
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
-from penstock.snapshot.instantiate import CopyListener, CopyOrigin
+from penstock.snapshot.instantiate import CopyOrigin
 from penstock.snapshot.task import SourceAccess
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion

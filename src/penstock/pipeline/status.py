@@ -197,25 +197,34 @@ def not_set_up(pipeline: str) -> Status:
     )
 
 
+@dataclass(frozen=True)
+class SourceState:
+    """What a source says of a pipeline; by default nothing, as it is out of reach.
+
+    Attributes:
+        backlog: None where the source cannot be asked, as `lost` says.
+        to_copy: How many tables are not copied yet.
+        refused: Why no run can go on with the source.
+        attention: What a person should know of its tables.
+    """
+
+    backlog: Backlog | None = None
+    consumers: Iterable[ConsumerState] = ()
+    to_copy: int = 0
+    refused: str | None = None
+    attention: Sequence[str] = ()
+    lost: str | None = None
+
+
 def status_of(
-    pipeline: str,
-    process: ProcessState | None,
-    backlog: Backlog | None,
-    consumers: Iterable[ConsumerState],
-    *,
-    is_running: bool,
-    copied: Collection[Scn],
-    to_copy: int,
-    refused: str | None,
-    attention: Sequence[str],
-    source_lost: str | None = None,
+    pipeline: str, process: ProcessState | None, source: SourceState, *, is_running: bool, copied: Collection[Scn]
 ) -> Status:
-    """Put together what the ledger and the log say.
+    """Put together what the ledger and the source say.
 
     Args:
-        backlog: None where the source cannot be asked, as `source_lost` says.
         copied: The positions that tables were copied at.
     """
+    backlog = source.backlog
     if process is None:
         state = PipelineState.SET_UP
     elif is_running:
@@ -227,7 +236,7 @@ def status_of(
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
     is_idle = False
-    if process is None or to_copy or refused is not None:
+    if process is None or source.to_copy or source.refused is not None:
         consistent_at = None
     elif backlog is None:
         pass
@@ -265,15 +274,15 @@ def status_of(
         low_watermark=process.low_watermark if process else 0,
         high_watermark=process.high_watermark if process else 0,
         copied=len(copied),
-        to_copy=to_copy,
+        to_copy=source.to_copy,
         error=process.error if process else None,
         stopped_at=stopped_at,
         reason=reason,
-        refused=refused,
-        attention=attention,
-        consumers=[HeldBack.of(consumer, own_id) for consumer in consumers],
+        refused=source.refused,
+        attention=source.attention,
+        consumers=[HeldBack.of(consumer, own_id) for consumer in source.consumers],
         recorded_until=recorded_until,
-        source_lost=source_lost,
+        source_lost=source.lost,
         ddl=process.ddl if process else 0,
     )
 

@@ -10,8 +10,8 @@ from typing import NoReturn, TypeAlias
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LockedError, SetupStep
+from penstock.dialects.sessions import SetupSession
 from penstock.errors import OperatorError, PenstockError
-from penstock.pipeline.connectors import SetupSession
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
 
@@ -195,7 +195,7 @@ def _taken(session: SetupSession, step: SetupStep) -> str | None:
     return None
 
 
-class _NoSession:
+class _NoSession(SetupSession):
     """Stands for a place in which there is nothing to be done."""
 
     def transaction(self) -> nullcontext[None]:

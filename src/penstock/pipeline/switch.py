@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.apply.ledger import ProcessStatus
-from penstock.apply.process import Progress
+from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline.connectors import EventSource, PipelineEnds, PlainDatabase, TargetLedger

@@ -15,16 +15,11 @@ from itertools import groupby
 
 from penstock.change import NO_VERSION, TableName
 from penstock.dialects.base import DatabasePlan, NativeForm, Renamed, Uncaptured
+from penstock.dialects.sessions import WriteFreeze
 from penstock.errors import OperatorError
-from penstock.pipeline.connectors import (
-    PlainDatabase,
-    SourceConnector,
-    SourceWithCopies,
-    WriteFreeze,
-)
+from penstock.pipeline.connectors import PlainDatabase, SourceConnector, SourceWithCopies
 from penstock.pipeline.transformed_access import (
     TransformedAccess,
-    TransformedComparedSource,
     TransformedTable,
     TransformedVersion,
 )
@@ -36,7 +31,6 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.text import printable
-from penstock.verify.task import ComparedSource
 
 _SHAPES = 1 << 16
 """A version of a table at the source, times this, plus a number for what rules make of it."""
@@ -148,7 +142,7 @@ class TransformedDatabase(TransformedConnector):
         self.history_fault, self.identity = inner.history_fault, inner.identity
         self.lock_run, self.lock_watch = inner.lock_run, inner.lock_watch
         self.follow, self.marks_of_ddl = inner.follow, inner.marks_of_ddl
-        self.sequence_reader = inner.sequence_reader
+        self.sequence_reader, self.compared = inner.sequence_reader, inner.compared
 
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
@@ -175,10 +169,6 @@ class TransformedDatabase(TransformedConnector):
     def origin(self) -> CopyOrigin:
         """The source of a first copy."""
         return TransformedCopyOrigin(self._inner.origin(), self)
-
-    def compared(self) -> ComparedSource:
-        """What becomes of the source's rows, as the source of a comparison."""
-        return TransformedComparedSource(self._inner.compared())
 
     def beside(self, tables: Iterable[TableName]) -> NativeForm:
         """What rows of tables may refer to, and no table holds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.task import ChunkLoader, ChunkReader, SourceAccess
 from penstock.stream import Reader, Slice, TableVersion
-from penstock.verify.task import ComparedSource, SourceReading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,26 +164,18 @@ class TransformedChunkReader:
 
     def adopt(self, compared: Range, session: ChunkLoader) -> int:
         """Bring what becomes of the rows of a chunk, where it differs."""
-        return self._inner.adopt(_at_source(compared), session)
+        meant = all_rows(compared.source, compared.target)
+        return self._inner.adopt(replace(meant, chunk=replace(compared.chunk, table=meant.chunk.table)), session)
 
     def close(self) -> None:
         """Close the session."""
         self._inner.close()
 
 
-@dataclass(frozen=True)
-class TransformedComparedSource:
-    """Implements `verify.task.ComparedSource`."""
-
-    inner: ComparedSource
-
-    def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> AbstractContextManager[SourceReading]:
-        """Open sessions at the source, which know its tables by its own names."""
-        return self.inner.reading(purpose, lock_timeout_ms=lock_timeout_ms)
-
-    def at_source(self, compared: Range) -> Range:
-        """The same range by the source's own names, with the rule that the rows go through."""
-        return self.inner.at_source(_at_source(compared))
+def all_rows(source: TableSchema, target: TableSchema) -> Range:
+    """All rows of a table, by the source's own names, with the rule that they go through to the target."""
+    captured, rule = _origin(source)
+    return Range(captured, target, Chunk(captured.name, 0), rule)
 
 
 def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
@@ -201,8 +191,3 @@ def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
 
 def _origin(table: TableSchema) -> tuple[TableSchema, TableRule | None]:
     return (table.captured, table.rule) if isinstance(table, TransformedTable) else (table, None)
-
-
-def _at_source(compared: Range) -> Range:
-    captured, rule = _origin(compared.source)
-    return replace(compared, source=captured, chunk=replace(compared.chunk, table=captured.name), rule=rule)

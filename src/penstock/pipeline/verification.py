@@ -13,6 +13,7 @@ from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, PipelineEnds, TargetLedger
 from penstock.pipeline.first_copy import copy_fault
 from penstock.pipeline.process_state import held_state, low_watermark
+from penstock.pipeline.transformed_access import all_rows
 from penstock.schema import TableSchema
 from penstock.spark.job import CompareJobs
 from penstock.spark.starting import Spark
@@ -55,7 +56,7 @@ class Verification:
             self._refuse_shared(self.ledger.copied_by_others(sorted(source)))
         chunks = self.database.origin().cut_into_chunks(sorted(source))
         comparer = Comparer(self.database.compared(), self.ends.target.compared())
-        context = driver.CompareContext(comparer, source, target)
+        context = driver.CompareContext(comparer, {name: all_rows(source[name], target[name]) for name in source})
         began_at = low_watermark(self.ledger)
         result = driver.verify(
             chunks,

@@ -39,6 +39,11 @@ class PublishedFeed(SourceFeed):
         self._gathers_until = -math.inf
 
     @property
+    def source(self) -> str:
+        """The name of the source."""
+        return self._following.source
+
+    @property
     def is_gathering(self) -> bool:
         """Whether changes are left to gather, where each batch makes files."""
         return time.monotonic() < self._gathers_until

@@ -90,7 +90,7 @@ class CopySource:
 
 
 class RowRule(Protocol):
-    """What becomes of a table's rows on their way from the source to the target."""
+    """What becomes of a table's rows on their way from the source to the target; rules, above this layer, say it."""
 
     @property
     def table(self) -> TableSchema:
@@ -119,7 +119,7 @@ class Range:
     """Rows of a table at the source, and at the target.
 
     Attributes:
-        chunk: Which rows, by the source's name of the table.
+        chunk: Which rows, by the source's own name of the table.
         rule: What becomes of the rows on their way; None where they are the same on both sides.
     """
 

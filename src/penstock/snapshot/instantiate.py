@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Protocol
 
+from penstock.apply.listener import CopyListener
 from penstock.change import TableName
 from penstock.errors import TableError
 from penstock.position import Anchor, Scn
@@ -57,7 +58,7 @@ class HeldSnapshot:
 
 
 class CopyLedger(Protocol):
-    """The target of a copy, and what its ledger knows of copies."""
+    """The target of a copy, and what its ledger knows of copies; a part of `connectors.TargetLedger`."""
 
     @property
     def label(self) -> str:
@@ -113,16 +114,6 @@ class ChunkJobs(Protocol):
 
     def copy(self, work: Sequence[Work], done: CopyListener) -> None:
         """Copy chunks; each piece in one target transaction that also marks its chunks as done in the ledger."""
-
-
-class CopyListener(Protocol):
-    """Hears how the copying goes."""
-
-    def copying(self, chunks: int, tables: int) -> None:
-        """So many chunks are about to be copied."""
-
-    def copied(self, chunks: int, rows: int) -> None:
-        """So many more chunks are committed, with so many rows."""
 
 
 class Instantiator:

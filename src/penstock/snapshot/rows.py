@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -59,12 +60,14 @@ class TableRows(Protocol):
         """Yield the same rows, with their digest in one more column at the end."""
 
 
-class RowsAside(Protocol):
+class RowsAside(ABC):
     """Reads tables of the target beside the session that writes them: what others have committed."""
 
+    @abstractmethod
     def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
         """The rows of a table as they are whenever they are asked for; values are written as `like` has its own."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close its session."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -52,18 +53,22 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(Protocol):
+class ChunkLoader(ABC):
     """What copying needs of a target session, which takes rows in bulk and replaces those that differ."""
 
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end of the block, or roll back if it raises."""
 
+    @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what the block did if it raises, and nothing else."""
 
+    @abstractmethod
     def unfit_column(self, table: TargetTable, image: Image) -> str | None:
         """Name the first column that does not take its value of `image`; None where each one does."""
 
+    @abstractmethod
     def replace(
         self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
     ) -> None:
@@ -80,34 +85,44 @@ class ChunkLoader(Protocol):
             SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
         """
 
+    @abstractmethod
     def delete_equal(self, table: TargetTable, columns: Sequence[str], counts: Mapping[str, int]) -> None:
         """Delete so many of the rows whose columns have a digest."""
 
+    @abstractmethod
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no further check."""
 
+    @abstractmethod
     def load_defaults(self, table: TargetTable, rows: int) -> None:
         """Insert so many rows of which the target makes every column itself."""
 
     @property
+    @abstractmethod
     def raw_form(self) -> str:
         """Name of the form that `load_raw` takes."""
 
+    @abstractmethod
     def load_raw(self, table: TargetTable, columns: Sequence[str], blocks: Iterable[bytes]) -> int:
         """Insert rows as they come, and return how many there were."""
 
+    @abstractmethod
     def rows_aside(self) -> RowsAside:
         """Open a session that reads beside this one."""
 
+    @abstractmethod
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
 
+    @abstractmethod
     def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
         """Mark a chunk as done."""
 
+    @abstractmethod
     def widening(self, table: TargetTable, source: Column) -> str | None:
         """Return the statement that makes a column hold all that the source's may; None where no type is wider."""
 
+    @abstractmethod
     def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
         """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
 
@@ -127,9 +142,10 @@ class SourceAccess(Protocol):
         """Return a reader; it travels no further."""
 
 
-class TargetAccess(Target, Protocol):
+class TargetAccess(Target):
     """How a task reaches the target: to apply changes, and to copy."""
 
+    @abstractmethod
     def loader(self, epoch: int) -> ChunkLoader:
         """Return this worker's session for a run of the process."""
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from penstock.apply.group import group_sizes
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
+from penstock.apply.listener import CopyListener
 from penstock.apply.process import ReleasedTransaction
 from penstock.apply.server import GROUP_BYTES, LaneResult
 from penstock.apply.task import (
@@ -37,7 +38,7 @@ from penstock.apply.task import (
 from penstock.errors import PenstockError, RetryableError, from_json
 from penstock.position import START, Scn
 from penstock.snapshot.chunk import Chunk
-from penstock.snapshot.instantiate import CopyListener, Work
+from penstock.snapshot.instantiate import Work
 from penstock.snapshot.task import CopyContext, copy_chunks
 from penstock.spark.schemas import PACKED
 from penstock.spark.starting import Spark

@@ -17,7 +17,6 @@ from penstock.change import TableName
 from penstock.dialects.base import NotCompared
 from penstock.errors import RetryableError
 from penstock.position import Scn
-from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range, bundles
 from penstock.verify.compare_rows import Difference
 from penstock.verify.task import Comparer, RangeResult
@@ -78,11 +77,14 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class CompareContext:
-    """What is the same for all ranges."""
+    """What is the same for all ranges.
+
+    Attributes:
+        tables: All rows of each table, by its name at the target.
+    """
 
     comparer: Comparer
-    source_tables: Mapping[TableName, TableSchema]
-    target_tables: Mapping[TableName, TableSchema]
+    tables: Mapping[TableName, Range]
 
     def compare(self, chunks: Sequence[Chunk]) -> list[RangeResult]:
         """Compare ranges, all at one position; raises as `Comparer` does."""
@@ -93,7 +95,8 @@ class CompareContext:
         return self.comparer.repair(self._range(chunk))
 
     def _range(self, chunk: Chunk) -> Range:
-        return Range(self.source_tables[chunk.table], self.target_tables[chunk.table], chunk)
+        whole = self.tables[chunk.table]
+        return replace(whole, chunk=replace(chunk, table=whole.chunk.table))
 
 
 class RangeJobs(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -63,41 +64,45 @@ class ComparedSource(Protocol):
     def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> AbstractContextManager[SourceReading]:
         """Open sessions at the source, which wait so long for a lock; for ever without patience."""
 
-    def at_source(self, compared: Range) -> Range:
-        """The same range by the source's own names, with the rule that the rows go through."""
 
-
-class TargetReading(Protocol):
+class TargetReading(ABC):
     """Sessions of one task at the target."""
 
+    @abstractmethod
     def held(self) -> TargetState:
         """Read what the target holds; while nothing is repaired, all that follows is read as of this moment."""
 
+    @abstractmethod
     def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
         """The rows of a table, whose values are written as the types of `like` have them."""
 
 
-class Repair(TargetReading, Protocol):
+class Repair(TargetReading):
     """The same in a transaction beside which nothing is applied."""
 
     @property
+    @abstractmethod
     def writer(self) -> ChunkLoader:
         """What writes in that transaction."""
 
+    @abstractmethod
     def note_brought(self, table: TableName) -> None:
         """Note that a table without a key holds what queued transactions did to it, so that none is done twice."""
 
 
-class ComparedTarget(Protocol):
+class ComparedTarget(ABC):
     """A target whose tables can be compared. It travels to tasks."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """The target, named without secrets."""
 
+    @abstractmethod
     def reading(self, purpose: str) -> AbstractContextManager[TargetReading]:
         """Open sessions that see one moment of the target."""
 
+    @abstractmethod
     def repairing(self, *, lock_timeout_ms: int) -> AbstractContextManager[Repair]:
         """Open a transaction that keeps all that applies from beginning one; commits at the end of the block.
 
@@ -164,16 +169,17 @@ class Comparer:
             ) from exc
 
     def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: TargetState) -> RangeResult:
-        meant = self.source.at_source(compared)
-        found = compare_rows(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
+        at_source = _as_of(origin, compared, held)
+        found = compare_rows(at_source, there.rows(at_target(compared), compared.shape), compared)
         return _result(found, compared)
 
     def _bring(self, origin: SourceReading, repair: Repair, compared: Range) -> RangeResult:
-        meant, held = self.source.at_source(compared), repair.held()
+        held = repair.held()
         origin.begin(held)
-        found = bring(repair.writer, _as_of(origin, meant, held), repair.rows(at_target(meant), meant.shape), meant)
-        if meant.shape.primary_key is None:
-            repair.note_brought(meant.target.name)
+        at_source, there = _as_of(origin, compared, held), repair.rows(at_target(compared), compared.shape)
+        found = bring(repair.writer, at_source, there, compared)
+        if compared.shape.primary_key is None:
+            repair.note_brought(compared.target.name)
         return _result(found, compared)
 
 
@@ -193,5 +199,5 @@ def _as_of(origin: SourceReading, compared: Range, held: TargetState) -> TableRo
 
 
 def _result(found: ComparedRange, compared: Range) -> RangeResult:
-    chunk = replace(found.chunk, table=compared.chunk.table)
+    chunk = replace(found.chunk, table=compared.target.name)
     return RangeResult(chunk, found.rows, found.differing, found.differences[:MOST_KEYS])

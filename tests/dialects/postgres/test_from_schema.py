@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock.change import TableName
-from penstock.dialects.base import SourceTables
+from penstock.dialects.base import SourceTables, UncopiedRows
 from penstock.dialects.postgres.blueprint import Blueprint
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.from_schema import blueprint_of
@@ -176,7 +176,7 @@ def test_what_a_schema_calls_a_type_is_no_other_sql(lab: Lab, type_: str) -> Non
     forged = replace(described[CUSTOMER], columns=(replace(first, type=type_, base_type=type_), *others))
 
     wanted = SourceTables({CUSTOMER: forged, ORDER: described[ORDER]}, None)
-    plan = lab.pipeline()._target.plan(wanted, adopt=False, keeps=False)
+    plan = lab.pipeline()._target.plan(wanted, uncopied_rows=UncopiedRows.REFUSED)
 
     assert any(
         f"{type_!r} of column 'id' is the name of no type" in str(fault) for fault in plan.table_faults[CUSTOMER]

@@ -1,13 +1,14 @@
 """Who is called for a change, and in which order: the control flow behind every combination of handlers.
 
-Pure: what is done is a matter of the steps, which the row path carries out and a test can count.
+Pure: what is done is a matter of the steps, which `runner` carries out.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from penstock.apply.apply_errors import ApplyError
 
@@ -28,10 +29,11 @@ class FailedError(Exception):
         self.resolvers_asked = resolvers_asked
 
 
-class Steps(Protocol):
+class Steps(ABC):
     """What can be done with one change. Each step raises FailedError where the change cannot go on."""
 
     @property
+    @abstractmethod
     def handlers(self) -> Sequence[Callable[[], None]]:
         """Its statement and procedure handlers, in any order; each call gives the handler its own copy of the change.
 
@@ -39,18 +41,23 @@ class Steps(Protocol):
         """
 
     @property
+    @abstractmethod
     def handle_error(self) -> Callable[[ApplyError], None] | None:
         """Its error handler, which is given the change as it came; raises FailedError where the handler does."""
 
+    @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what the block did at the target if it raises."""
 
+    @abstractmethod
     def apply(self) -> None:
         """Apply the change as it came; resolvers have their say."""
 
+    @abstractmethod
     def resolve(self) -> bool:
         """Have resolvers decide about the change as it came; False, and nothing is done, where they cannot."""
 
+    @abstractmethod
     def follow_rule(self, error: ApplyError) -> bool:
         """Do what the rules for errors say: True where the change is dealt with, False where no rule is about it.
 

@@ -201,7 +201,7 @@ class Handlers:
             raise _ended(f"{function.place}: {function.name!r}") from exc
 
 
-class _Steps:
+class _Steps(matrix.Steps):
     """The steps of one change."""
 
     def __init__(

@@ -17,6 +17,7 @@ from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.kept_session import KeptSession
 from penstock.dialects.postgres.large_objects import LargeObjects, read_large_objects
 from penstock.dialects.postgres.ownership import PINNED
+from penstock.dialects.sessions import SetupSession
 from penstock.errors import OperatorError
 from penstock.schema import TableSchema
 
@@ -28,8 +29,8 @@ _PAUSE_S = 0.2
 """How often a run asks again for the lock that an earlier one may still hold."""
 
 
-class PostgresSetupSession:
-    """Implements `pipeline.connectors.SetupSession`."""
+class PostgresSetupSession(SetupSession):
+    """A connection in which setup or teardown changes a database."""
 
     def __init__(self, connection: Connection, url: str, printer: str) -> None:
         """Run steps on `connection`; `printer` is the command that prints them."""

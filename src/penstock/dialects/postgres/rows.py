@@ -14,7 +14,7 @@ from penstock.dialects.postgres.source.as_of import digest, row_counts_as_of, ro
 from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk
-from penstock.snapshot.rows import Checksum
+from penstock.snapshot.rows import Checksum, RowsAside
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class PostgresRows:
         return self.reader.table(query, doing=f"compare table {self.table.name}")
 
 
-class PostgresRowsAside:
-    """Implements `snapshot.rows.RowsAside`."""
+class PostgresRowsAside(RowsAside):
+    """A session that reads rows of the target."""
 
     def __init__(self, url: str, application_name: str) -> None:
         """Open a session."""

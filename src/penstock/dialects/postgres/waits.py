@@ -8,11 +8,12 @@ from penstock.change import TableName
 from penstock.dialects.base import LockWait
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.sessions import LockWatch
 
 _PREPARED = "pg_prepared_xacts shows it; commit it, or roll it back"
 
 
-class PostgresLockWatch:
+class PostgresLockWatch(LockWatch):
     """Looks, on a session of its own, for sessions of a pipeline that wait."""
 
     def __init__(self, url: str, *names: str) -> None:

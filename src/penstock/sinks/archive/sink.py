@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import CopyListener
 from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
 from penstock.dialects.base import SetupStep
@@ -21,7 +22,7 @@ from penstock.sinks.archive.files import FileWriter, check_writable, make_archiv
 from penstock.sinks.archive.ledger import ArchiveLedger, Copy, consumer_of, state_of
 from penstock.sinks.archive.task import CopyTask
 from penstock.snapshot.chunk import CopySource, bundles
-from penstock.snapshot.instantiate import CopyListener, Work, without
+from penstock.snapshot.instantiate import Work, without
 from penstock.spark.publishing import PublishCopyJobs
 from penstock.spark.starting import Spark
 from penstock.storage import MissingFileError, Storage

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.apply.listener import CopyListener
 from penstock.change import TableName
 from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.writer import EventSettings
@@ -19,7 +20,6 @@ from penstock.sinks.events.put_aside import OnBadValue
 from penstock.sinks.events.state import OpenPublishedCopy
 from penstock.sinks.events.task import CopyWork, EventTask
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.event_jobs import copy_chunks
 from penstock.spark.starting import Spark
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.listener import CopyListener
 from penstock.change import TableName
 from penstock.dialects.base import SetupStep
 from penstock.errors import PenstockError, RetryableError
@@ -22,7 +23,6 @@ from penstock.sinks.events.ledger import EventLedger, consumer_of, state_of
 from penstock.sinks.events.publisher import EventDestination, make_position, refuse_unmade
 from penstock.sinks.events.put_aside import OnBadValue
 from penstock.sinks.events.state import PublishedState
-from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 
 

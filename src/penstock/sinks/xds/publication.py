@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
-from penstock.apply.process import Progress
+from penstock.apply.listener import RunListener
+from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
@@ -21,7 +22,6 @@ from penstock.pipeline.connectors import Installable, RunLock
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
-from penstock.pipeline.running import RunListener
 from penstock.pipeline.status import PipelineState, Status, not_set_up
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START, Scn

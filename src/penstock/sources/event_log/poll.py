@@ -9,6 +9,7 @@ two of these steps repeats nothing that the journal does not say in the same wor
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -54,18 +55,22 @@ class Pending(NamedTuple):
     element: str | None
 
 
-class LogTransaction(Protocol):
+class LogTransaction(ABC):
     """An open transaction with the log and its journal, alone with both. Dialects implement it."""
 
+    @abstractmethod
     def position(self) -> Scn:
         """Return the position of the last event that was ever kept."""
 
+    @abstractmethod
     def move(self, position: Scn) -> None:
         """Leave out the positions up to this one."""
 
+    @abstractmethod
     def classes(self) -> Classes:
         """Return the classes that the log may name, as they are now."""
 
+    @abstractmethod
     def window(self, now: datetime | None, limit: int | None = None) -> Sequence[LogRow]:
         """Return the rows that are due, in order: as many as a poll takes, and the rest of the changes that this cuts.
 
@@ -74,6 +79,7 @@ class LogTransaction(Protocol):
             limit: So many rows instead of as many as the settings say; 0 is all of them.
         """
 
+    @abstractmethod
     def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
         """Return what a table holds now of the objects that are there, by one query, and one for each child table.
 
@@ -81,33 +87,43 @@ class LogTransaction(Protocol):
         why they cannot be read.
         """
 
+    @abstractmethod
     def keep(self, events: Sequence[JournalEvent]) -> None:
         """Add events to the journal, with the positions that follow."""
 
+    @abstractmethod
     def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
         """Return the rows of child tables that events have told of so far, by their values, as canonical text."""
 
+    @abstractmethod
     def keep_child_rows(self, rows: Mapping[ChildRows, Sequence[str]]) -> None:
         """Write down the rows that these are now."""
 
+    @abstractmethod
     def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
         """Return the journal's events in order, those up to a position."""
 
+    @abstractmethod
     def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
         """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
 
+    @abstractmethod
     def settled(self) -> Scn:
         """Return the position of the last event that was taken out of the journal for its reader."""
 
+    @abstractmethod
     def forget(self, upto: Scn | None = None) -> None:
         """Take the events up to a position out of the journal; all of them if None."""
 
+    @abstractmethod
     def keep_failed(self, events: Iterable[Pending]) -> None:
         """Remember which rows are behind events that are in the error queue."""
 
+    @abstractmethod
     def failed(self) -> Mapping[Scn, Sequence[int]]:
         """Return the rows behind each event that is remembered as failed, by its position."""
 
+    @abstractmethod
     def mend(self, gone: Iterable[Scn], applied: Sequence[int]) -> None:
         """Forget failed events that are in the error queue no more, and give rows that were applied after all `S`.
 
@@ -131,13 +147,15 @@ class EventForm(Protocol):
         """Write what the next poll has to know."""
 
 
-class EventLog(Protocol):
+class EventLog(ABC):
     """A log in a database, and the journal of a pipeline beside it; dialects implement it."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """Where it is, named without secrets."""
 
+    @abstractmethod
     def refuse_unfit(self) -> None:
         """Make sure that the log can be read.
 
@@ -145,6 +163,7 @@ class EventLog(Protocol):
             OperatorError: The log, a column of it, or a right to it is missing.
         """
 
+    @abstractmethod
     def claim(self, reader_id: str, reader: str) -> None:
         """Make sure that whoever reads here is the only one to do so, now and later; the first one has the journal.
 
@@ -156,6 +175,7 @@ class EventLog(Protocol):
             OperatorError: Another pipeline has a journal of this log, or this journal has another reader.
         """
 
+    @abstractmethod
     def transaction(self, *, is_alone: bool = True) -> AbstractContextManager[LogTransaction]:
         """Open a transaction; commits at the end of the block.
 
@@ -163,12 +183,14 @@ class EventLog(Protocol):
             is_alone: Keep other transactions with the journal out, which has to exist; else it need not.
         """
 
+    @abstractmethod
     def run_post_poll(self) -> None:
         """Run the statements that the settings have for after a poll.
 
         One that fails is told, and raises nothing: the rows of the poll are settled by then.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Close what was opened; a later call opens it again."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -22,19 +22,21 @@ from penstock.sources.recorded import RecordedSource, Recording
 from penstock.stream import Backlog, Slice, Source
 
 
-class Journal(Recording, Protocol):
+class Journal(Recording):
     """The journal of a log: what it holds stays the same until it is settled. Dialects implement it."""
 
-    @property
-    def settings(self) -> EventLogSettings:
-        """How the log is read."""
+    settings: EventLogSettings
+    """How the log is read."""
 
+    @abstractmethod
     def open_log(self) -> EventLog:
         """Open the log that it belongs to."""
 
+    @abstractmethod
     def waiting(self) -> Backlog:
         """Count the rows of the log that are due."""
 
+    @abstractmethod
     def make(self) -> None:
         """Make the journal where there is none; `penstock setup` does so itself, a Spark stream calls this.
 
@@ -42,6 +44,7 @@ class Journal(Recording, Protocol):
             OperatorError: The log is that of another journal.
         """
 
+    @abstractmethod
     def elements(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice, in order, as XDS elements (`elements.ELEMENTS`)."""
 

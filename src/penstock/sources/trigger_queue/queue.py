@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import pyarrow as pa
 
@@ -19,23 +20,28 @@ _NO_TABLE = 0
 """What the log names as the relation of a message."""
 
 
-class ChangeLog(Source, Protocol):
+class ChangeLog(Source):
     """A change log in a source database. Dialects implement it."""
 
+    @abstractmethod
     def next_slice(
         self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
     ) -> QueueSlice | None:
         """See `Source.next_slice`; with `until` the log is only read up to that position, and not cut."""
 
+    @abstractmethod
     def keep_for(self, consumer: Consumer, position: Scn) -> None:
         """Have the log kept for a consumer from a position on."""
 
+    @abstractmethod
     def earliest(self) -> Anchor:
         """Return the earliest position that can still be read from."""
 
+    @abstractmethod
     def anchor_of(self, position: Scn) -> Anchor:
         """Return the last cut at or before a position."""
 
+    @abstractmethod
     def read(self, part: QueueSlice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
 

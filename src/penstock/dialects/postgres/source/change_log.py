@@ -41,6 +41,7 @@ from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
 from penstock.sources.trigger_queue.position import QueueSlice
+from penstock.sources.trigger_queue.queue import ChangeLog
 from penstock.stream import Backlog, TableVersion
 
 _PAGE = 1_000_000
@@ -53,7 +54,7 @@ _GAP = 10_000
 """Transaction ids further apart than this are read as separate ranges."""
 
 
-class PostgresChangeLog:
+class PostgresChangeLog(ChangeLog):
     """Reads one capture set's log. Sessions are opened when first needed and kept.
 
     Not for use by two threads at once.

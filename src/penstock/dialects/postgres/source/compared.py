@@ -16,7 +16,6 @@ from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Range
 from penstock.verify.task import TargetState
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -36,10 +35,6 @@ class PostgresComparedSource:
         settings = {} if lock_timeout_ms is None else {"lock_timeout": f"{lock_timeout_ms}ms"}
         with closing(ArrowReader(self.url, f"penstock {self.process} {purpose}", settings)) as reader:
             yield PostgresSourceReading(self.url, self.set_name, reader)
-
-    def at_source(self, compared: Range) -> Range:
-        """The same range: no rule concerns it."""
-        return compared
 
 
 class PostgresSourceReading:

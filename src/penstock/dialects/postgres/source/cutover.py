@@ -13,6 +13,7 @@ from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, con
 from penstock.dialects.postgres.post_data import PostData
 from penstock.dialects.postgres.sequences import read_values
 from penstock.dialects.postgres.waits import describe_session
+from penstock.dialects.sessions import SequenceReader, WriteFreeze
 from penstock.errors import OperatorError, RetryableError
 
 _WRITERS = """
@@ -32,8 +33,8 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1
 """Which transactions hold a lock that goes with writing, until they end. A prepared one has no session."""
 
 
-class PostgresSequenceReader:
-    """Implements `pipeline.connectors.SequenceReader`: one query each time, and nothing that a writer would notice."""
+class PostgresSequenceReader(SequenceReader):
+    """Reads sequences by one query each time; nothing that a writer would notice."""
 
     def __init__(self, url: str, process: str, post_data: NativeForm) -> None:
         """Read the sequences that columns of the target go on with."""
@@ -68,8 +69,8 @@ class PostgresSequenceReader:
         self._session = None
 
 
-class PostgresWriteFreeze:
-    """Implements `pipeline.connectors.WriteFreeze`."""
+class PostgresWriteFreeze(WriteFreeze):
+    """Sees writers by the locks that go with writing, and takes one that keeps them waiting."""
 
     def __init__(self, url: str, process: str, tables: Sequence[TableName]) -> None:
         """Watch tables of the database at `url`, their partitions included."""

@@ -47,8 +47,8 @@ _PROOF = "SELECT md5(ROW(record_ids, logged_at_us, changes, size_bytes)::text) F
 
 
 @dataclass(frozen=True)
-class PostgresJournal:
-    """Implements `sources.event_log.source.Journal`."""
+class PostgresJournal(Journal):
+    """The journal of an event log; it travels to tasks, and holds no connection."""
 
     url: str = field(repr=False)
     pipeline: str
@@ -183,6 +183,3 @@ class PostgresJournal:
             closing(connect(self.url, f"penstock {self.pipeline} event log")) as connection,
         ):
             yield connection
-
-
-_: type[Journal] = PostgresJournal

@@ -52,8 +52,8 @@ WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.relation >= 163
 sees, and `pg_relation_filenode` what there is now. The server's own tables have lower numbers."""
 
 
-class PostgresEventLog:
-    """Implements `sources.event_log.poll.EventLog`."""
+class PostgresEventLog(EventLog):
+    """An event log in a database, and its journal in the schema of the pipeline."""
 
     def __init__(self, url: str, pipeline: str, settings: EventLogSettings, patterns: Sequence[str]) -> None:
         """Stand for a log; nothing is opened yet.
@@ -210,6 +210,3 @@ def _described(connection: Connection, names: Sequence[TableName]) -> list[Table
         oids = connection.execute(_OIDS, [[n.schema for n in names], [n.name for n in names]]).fetchall()
         rows = psycopg.RawCursor(connection).execute(sql_text("describe"), [[oid for (oid,) in oids], False])
         return [TableSchema.from_definition(with_logical(definition)) for _, definition in rows.fetchall()]
-
-
-_: type[EventLog] = PostgresEventLog

@@ -58,8 +58,8 @@ def journal_schema(pipeline: str) -> str:
     return f"penstock_{pipeline}_events"
 
 
-class PostgresLogTransaction:
-    """Implements `sources.event_log.poll.LogTransaction`."""
+class PostgresLogTransaction(LogTransaction):
+    """An open transaction on one connection with the log and its journal."""
 
     def __init__(
         self,
@@ -471,6 +471,3 @@ def _parent(rows: ChildRows) -> str:
 def _cell(text: str | None) -> str:
     """A text as COPY takes it."""
     return "\\N" if text is None else text.translate(_ESCAPED)
-
-
-_: type[LogTransaction] = PostgresLogTransaction

@@ -10,12 +10,13 @@ from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.external_values import ValueStore
 from penstock.origins import DEFAULT_TAG
+from penstock.snapshot.task import TargetAccess
 
 _sessions: LastUsed[PostgresTarget, tuple[int, PostgresSession]] = LastUsed(lambda kept: kept[1].close())
 
 
 @dataclass(frozen=True)
-class PostgresTarget:
+class PostgresTarget(TargetAccess):
     """A PostgreSQL database that a process applies to.
 
     Attributes:

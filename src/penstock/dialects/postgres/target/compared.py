@@ -17,14 +17,14 @@ from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.verify.task import TargetState
+from penstock.verify.task import ComparedTarget, Repair, TargetReading, TargetState
 
 _SETTINGS = {"enable_nestloop": "off", "work_mem": "64MB"}
 
 
 @dataclass(frozen=True)
-class PostgresComparedTarget:
-    """Implements `verify.task.ComparedTarget`."""
+class PostgresComparedTarget(ComparedTarget):
+    """A database that is compared, by the ledger of a process."""
 
     url: str = field(repr=False)
     process: str
@@ -60,8 +60,8 @@ class PostgresComparedTarget:
             yield PostgresRepair(reader, self.process, session)
 
 
-class PostgresTargetReading:
-    """Implements `verify.task.TargetReading`."""
+class PostgresTargetReading(TargetReading):
+    """A session that reads rows, and what the ledger says of them."""
 
     def __init__(self, reader: ArrowReader, process: str) -> None:
         """Read by `reader`, and the ledger of a process."""
@@ -82,8 +82,8 @@ class PostgresTargetReading:
         return PostgresRows(self._reader, table, origin_now(table))
 
 
-class PostgresRepair(PostgresTargetReading):
-    """Implements `verify.task.Repair`."""
+class PostgresRepair(PostgresTargetReading, Repair):
+    """The same beside a session in whose open transaction rows are written."""
 
     def __init__(self, reader: ArrowReader, process: str, session: PostgresSession) -> None:
         """Write by `session`, in its open transaction."""

@@ -9,11 +9,17 @@ import psycopg
 from penstock.apply.handlers.statement import Statement
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import DatabasePlan, MissingPart, NativeForm, NotCompared, SourceTables
+from penstock.dialects.base import (
+    DatabasePlan,
+    MissingPart,
+    NativeForm,
+    NotCompared,
+    SourceTables,
+    UncopiedRows,
+)
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.catalog import list_tables, read_tables
 from penstock.dialects.postgres.connector import LOCK_WAIT, PostgresConnector
-from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.large_objects import LargeObjects, unseen
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
 from penstock.dialects.postgres.post_data import PostData
@@ -69,24 +75,18 @@ class PostgresTargetConnector(PostgresConnector):
         self,
         tables: SourceTables,
         *,
-        adopt: bool,
-        keeps: bool,
+        uncopied_rows: UncopiedRows,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
         keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
-        source, exact, post_data = tables.described, tables.blueprint, tables.post_data
         with self._connection("read the catalogue") as connection:
             return setup.plan_target(
                 connection,
                 self._url,
                 process=self._pipeline,
-                blueprint=exact if isinstance(exact, Blueprint) else blueprint_of(source.values()),
-                source=source,
-                replaced=tables.replaced,
-                adopt=adopt,
-                keeps=keeps,
-                post_data=post_data if isinstance(post_data, PostData) else None,
+                tables=tables,
+                uncopied_rows=uncopied_rows,
                 firing=firing or {},
                 keyed=keyed,
             )

@@ -19,6 +19,7 @@ from penstock.dialects.postgres.target import ledger_entries
 from penstock.dialects.postgres.target.differing import invalid_indexes, remaining
 from penstock.dialects.postgres.target.post_data import left, obstacles, read_state, to_build
 from penstock.dialects.postgres.target.sequences import sequences_to_set, set_sequences
+from penstock.dialects.sessions import PostDataBuilder
 from penstock.errors import OperatorError
 
 _ATTEMPTS = 20
@@ -29,8 +30,8 @@ _LATE = (When.COPIED,)
 _LAST = (When.SETUP, When.COPIED, When.CUTOVER)
 
 
-class PostgresPostDataBuilder:
-    """Implements `pipeline.connectors.PostDataBuilder`. `stop` may be called by another thread, and nothing else."""
+class PostgresPostDataBuilder(PostDataBuilder):
+    """Makes what `PostData` describes. `stop` may be called by another thread, and nothing else."""
 
     def __init__(self, url: str, process: str, post_data: PostData | None) -> None:
         """Work in the database at `url`; without `post_data` there is nothing to be done."""

@@ -52,6 +52,7 @@ from penstock.external_values import ValueStore
 from penstock.position import START, Scn
 from penstock.schema import Column, ForeignKey, TableSchema
 from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.task import ChunkLoader
 
 _APPLY_SETTINGS = (
     WITHOUT_VIEWS,
@@ -73,7 +74,7 @@ _FIRST_COPY = "first copy"
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
-class PostgresSession(RowStatements):
+class PostgresSession(RowStatements, ChunkLoader):
     """A connection to a PostgreSQL target."""
 
     most_net_columns = MOST_STAGED_COLUMNS

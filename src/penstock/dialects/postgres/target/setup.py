@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import DatabasePlan, SetupStep
+from penstock.dialects.base import DatabasePlan, SetupStep, SourceTables, UncopiedRows
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,
@@ -29,7 +29,7 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
 from penstock.dialects.postgres.fit import column_fit, retyping
-from penstock.dialects.postgres.from_schema import completed, made_with_text, named_type, types_of
+from penstock.dialects.postgres.from_schema import blueprint_of, completed, made_with_text, named_type, types_of
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.needed import missing_needs
@@ -50,22 +50,15 @@ def plan_target(
     url: str,
     *,
     process: str,
-    blueprint: Blueprint,
-    source: Mapping[TableName, TableSchema],
-    replaced: Sequence[TableName],
-    adopt: bool,
-    keeps: bool,
-    post_data: PostData | None = None,
-    firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
-    keyed: Collection[TableName] = (),
+    tables: SourceTables,
+    uncopied_rows: UncopiedRows,
+    firing: Mapping[str, Mapping[str, TriggerFiring]],
+    keyed: Collection[TableName],
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
     Args:
-        replaced: Tables that were made anew at the source, whose copy is of the table before.
-        adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
-        keeps: There is no first copy, so rows that were not copied are in nobody's way.
-        post_data: What the tables have at the source that applying does not need; None where that is not known.
+        tables: What another kind of database says of how to make them, and of post-data, is left aside.
         firing: For whose changes triggers fire, by pattern of tables and by name.
         keyed: Tables whose rows are found by a substitute key; they need none of their own.
     """
@@ -78,6 +71,8 @@ def plan_target(
         # A later version's ledger may mean something else by the same columns.
         plan.faults.append(newer)
         return plan
+    source = tables.described
+    blueprint, post_data = _forms_of(tables)
     existing = read_tables(connection, source)
     is_in_use = ledger_version.upgrade_fault(connection)
     if is_in_use is not None:
@@ -99,25 +94,23 @@ def plan_target(
     _check_types(connection, plan, blueprint, source)
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
-    for name in missing:
-        for fault in _finer_keys(source[name], plan.label):
-            plan.refuse(name, fault)
+    _refuse_finer_keys(plan, [source[name] for name in missing])
     copied = ledger_entries.copied_or_begun(connection, process)
     pieces = [piece for piece in blueprint.pieces if piece.root in missing]
     lost = _lost_foreign_keys(blueprint, existing, ledger_entries.made(connection, process) - copied)
     parents = _plan_pieces(plan, [*pieces, *lost], there | set(missing))
     types = [name for name, statement, _ in blueprint.types if statement]
     plan_post_data(connection, plan, post_data, process=process, missing=missing, existing=existing, types=types)
-    plan_triggers(connection, plan, firing or {}, source)
+    plan_triggers(connection, plan, firing, source)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     adopted = ledger_entries.adopted(connection, process)
     _check_tables(connection, plan, source, existing, defaults=_defaults(post_data), keyed=keyed)
-    plan.steps += [ledger_entries.forgetting(process, name) for name in existing if name in replaced and name in copied]
+    replaced = [name for name in existing if name in tables.replaced]
+    plan.steps += [ledger_entries.forgetting(process, name) for name in replaced if name in copied]
     to_copy = [name for name in existing if name in replaced or name not in copied]
-    if not keeps:
-        plan_rows(
-            connection, url, plan, [name for name in to_copy if name not in adopted], process=process, adopt=adopt
-        )
+    if uncopied_rows is not UncopiedRows.KEPT:
+        unknown = [name for name in to_copy if name not in adopted]
+        plan_rows(connection, url, plan, unknown, process=process, adopt=uncopied_rows is UncopiedRows.ADOPTED)
     plan.notes += _computed_otherwise(computed_columns(connection, existing), blueprint)
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing or has_parts:
@@ -126,6 +119,17 @@ def plan_target(
     old_parents = {parent: children for parent, children in parents.items() if parent in there}
     _plan_role(connection, plan, existing, missing, old_parents, process=process)
     return plan
+
+
+def _refuse_finer_keys(plan: DatabasePlan, missing: Sequence[TableSchema]) -> None:
+    for table in missing:
+        for fault in _finer_keys(table, plan.label):
+            plan.refuse(table.name, fault)
+
+
+def _forms_of(tables: SourceTables) -> tuple[Blueprint, PostData | None]:
+    blueprint = tables.blueprint if isinstance(tables.blueprint, Blueprint) else blueprint_of(tables.described.values())
+    return blueprint, tables.post_data if isinstance(tables.post_data, PostData) else None
 
 
 def _plan_role(
