@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.ddl import DdlPolicy
 from penstock.change import TableName
 from penstock.config.apply import ApplyConfig
-from penstock.config.capture import CaptureConfig
+from penstock.config.capture import CaptureConfig, kind_of_source
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
@@ -48,10 +48,8 @@ from penstock.schema import TableSchema
 from penstock.sinks.archive.sink import ArchiveSink
 from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
-from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
-from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
@@ -80,10 +78,6 @@ _Connector = TypeVar("_Connector")
 
 
 _DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
-_RECORDINGS: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
-    "change_files": ChangeFilesConnector,
-    "db2_log": open_db2_log,
-}
 _LOGS: Mapping[str, Callable[[str, str], OpenLog]] = {"postgres": lambda url, name: PostgresSource(url, name).log}
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
     "postgres": PostgresTargetConnector
@@ -120,8 +114,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         database = _database(config)
         source = database if rules is None else TransformedDatabase(database, rules)
     else:
-        open_recording = _own(config.capture) if config.capture.is_own else _RECORDINGS[config.capture.source]
-        recording = open_recording(_open_folder(path, "capture.path"))
+        recording = _recording(config.capture, path)
         source = recording if rules is None else TransformedRecording(recording, rules)
     return Pipeline(config, source, target, spark, rules)
 
@@ -321,6 +314,18 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     layout = LogLayout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
     return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
+
+
+def _recording(capture: CaptureConfig, path: str) -> SourceWithCopies:
+    """A source that reads a folder, ours or the user's own."""
+    if capture.is_own:
+        return _own(capture)(_open_folder(path, "capture.path"))
+    kind = kind_of_source(capture.source)
+    assert kind is not None
+    assert kind.open_folder is not None
+    recording = kind.open_folder(_open_folder(path, "capture.path"))
+    assert isinstance(recording, SourceWithCopies)
+    return recording
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
