@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -77,11 +77,40 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 _Connector = TypeVar("_Connector")
 
 
-_DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
-_LOGS: Mapping[str, Callable[[str, str], OpenLog]] = {"postgres": lambda url, name: PostgresSource(url, name).log}
-_TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
-    "postgres": PostgresTargetConnector
+@dataclass(frozen=True)
+class CapturedDatabase:
+    """A kind of database that changes are captured from.
+
+    Attributes:
+        connector: The source of a pipeline.
+        open_log: Says how tasks open the change log of a set at a url.
+        name_of: Returns what the database at a url is called; raises a `ConfigError` where the url cannot be read.
+    """
+
+    connector: type[PostgresSourceConnector]
+    open_log: Callable[[str, str], OpenLog]
+    name_of: Callable[[str], str | None]
+
+
+_DATABASES: Mapping[str, CapturedDatabase] = {
+    "postgres": CapturedDatabase(
+        PostgresSourceConnector, lambda url, name: PostgresSource(url, name).log, name_of=database_of
+    ),
 }
+_TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
+    "postgres": PostgresTargetConnector,
+}
+"""By `type` of a connection: the databases that changes are captured from, and those that they are applied to."""
+
+
+def _archive(name: str, storage: Storage, publish: PublishConfig) -> ArchiveSink:
+    return ArchiveSink(name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+
+
+_FOLDER_SINKS: Mapping[str, Callable[[str, Storage, PublishConfig], Sink]] = {
+    **{encoding.value: _archive for encoding in Encoding},
+}
+"""By `publish.format`, those that are no change events: what publishes a pipeline of this name to a folder."""
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
@@ -146,8 +175,7 @@ def _published_to(config: PipelineConfig) -> Sink:
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
     assert publish.path is not None
-    storage = _open_folder(publish.path, "publish.path")
-    return ArchiveSink(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+    return _FOLDER_SINKS[publish.form](config.name, _open_folder(publish.path, "publish.path"), publish)
 
 
 def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
@@ -196,7 +224,7 @@ def _database_name(config: PipelineConfig) -> str | None:
     connection = config.connections[config.capture.connection]
     assert isinstance(connection, ConnectionConfig)
     try:
-        return database_of(connection.url)
+        return _DATABASES[connection.type].name_of(connection.url)
     except ConfigError:
         # Connecting says what is wrong with it.
         return None
@@ -371,7 +399,7 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
 def _database(config: PipelineConfig) -> PlainDatabase:
     connection, apply = config.capture.connection, config.apply
     assert connection is not None
-    connector = _DATABASES[_kind(config, connection)]
+    connector = _DATABASES[_kind(config, connection)].connector
 
     def open_connector(url: str, pipeline: str) -> PlainDatabase:
         return connector(
@@ -422,9 +450,9 @@ class TriggerQueue(TriggerQueueSource):
     @staticmethod
     def log_of(kind: str, url: str, set_name: str) -> OpenLog:
         """Say how tasks open the log of a set in a kind of database."""
-        if kind not in _LOGS:
-            raise ConfigError(f"option 'type' must be one of {', '.join(_LOGS)}, not {kind!r}")
-        return _LOGS[kind](url, set_name)
+        if kind not in _DATABASES:
+            raise ConfigError(f"option 'type' must be one of {', '.join(_DATABASES)}, not {kind!r}")
+        return _DATABASES[kind].open_log(url, set_name)
 
 
 class EventLogTable(EventLogDataSource):
