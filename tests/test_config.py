@@ -462,6 +462,14 @@ def test_a_fault_is_told_with_its_line(old: str, new: str, fault: str) -> None:
     assert [line for line in found if line.startswith(fault)]
 
 
+def test_a_setting_that_is_none_is_answered_with_the_nearest_of_any_part() -> None:
+    source = "source: event_log\n  event_log: {table: a.log, keep_failed: true}"
+
+    found = faults(GOOD.replace("source: trigger_queue", source))
+
+    assert found == ["12: capture.event_log.keep_failed: is not an option; did you mean 'keep_failed_rows'?"]
+
+
 FAULTS = {
     "version: 1": ("version: 9", "1: version: must be 1, not 9"),
     "name: shop": ("name: 5", "2: name: must be a valid string, not 5"),
