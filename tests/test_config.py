@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -24,8 +25,10 @@ from penstock.apply.conflict_methods import (
 from penstock.apply.parameters import CommitSerialization
 from penstock.change import Op, TableName
 from penstock.config import PipelineConfig
-from penstock.config.connections import KafkaConfig
+from penstock.config.capture import SOURCES
+from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import json_schema
+from penstock.config.publish import FilesFormat
 from penstock.config.rules import RulesConfig
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
@@ -48,6 +51,11 @@ capture:
 apply:
   connection: target
 """
+
+# What a file may name, as messages list it: a kind that is added needs no word here.
+SOURCE_NAMES = ", ".join(repr(source.name) for source in SOURCES)
+FORMAT_NAMES = " or ".join(", ".join(map(repr, get_args(FilesFormat))).rsplit(", ", 1))
+DATABASE_NAMES = " or ".join(map(repr, get_args(ConnectionConfig.model_fields["type"].annotation)))
 
 
 def read(text: str, **environment: str) -> PipelineConfig:
@@ -110,8 +118,8 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
         ("  path: archive", "  path: a\n  connection: target", "17: publish.connection: files are written to"),
         (
             "  path: archive",
-            "  path: a\n  format: csv",
-            "17: publish.format: must be 'changes', 'parquet', 'debezium-json' or 'xds', not 'csv'",
+            "  path: a\n  format: tsv",
+            f"17: publish.format: must be {FORMAT_NAMES}, not 'tsv'",
         ),
         ("  path: archive\n", "", "14: publish.path: is missing"),
         ("  path: archive", "  path: a\n  format: debezium-json", "14: publish.debezium: is missing"),
@@ -279,7 +287,11 @@ def test_what_is_given_is_taken() -> None:
             " not 'My-Shop'",
         ),
         ("name: shop", "name: 7", "2: name: must be a valid string, not 7"),
-        ("type: postgres", "type: oracle", "5: connections.source.type: must be 'postgres' or 'kafka', not 'oracle'"),
+        (
+            "type: postgres",
+            "type: odd",
+            f"5: connections.source.type: must be {DATABASE_NAMES} or 'kafka', not 'odd'",
+        ),
         ("    url: postgresql://app@one/shop\n", "", "4: connections.source.url: is missing"),
         ("    url:", "    uri:", "4: connections.source.url: is missing"),
         ("    url:", "    uri:", "6: connections.source.uri: is not an option; did you mean 'url'?"),
@@ -458,6 +470,14 @@ def test_a_fault_is_told_with_its_line(old: str, new: str, fault: str) -> None:
     assert [line for line in found if line.startswith(fault)]
 
 
+def test_a_setting_that_is_none_is_answered_with_the_nearest_of_any_part() -> None:
+    source = "source: event_log\n  event_log: {table: a.log, keep_failed: true}"
+
+    found = faults(GOOD.replace("source: trigger_queue", source))
+
+    assert found == ["12: capture.event_log.keep_failed: is not an option; did you mean 'keep_failed_rows'?"]
+
+
 FAULTS = {
     "version: 1": ("version: 9", "1: version: must be 1, not 9"),
     "name: shop": ("name: 5", "2: name: must be a valid string, not 5"),
@@ -467,8 +487,7 @@ FAULTS = {
     ),
     "source: trigger_queue": (
         "source: log",
-        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'xds', 'db2_log' or"
-        " module:name, not 'log'",
+        f"11: capture.source: must be {SOURCE_NAMES} or module:name, not 'log'",
     ),
     "[public.*]": (
         "[a.b, c]",

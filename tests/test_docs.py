@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import shlex
@@ -169,6 +170,13 @@ def test_the_source_that_is_shown_is_one(tmp_path: Path) -> None:
         (7, "insert", '{"id":"1"}', None, '{"id":"1"}'),
         (9, "delete", '{"id":"1"}', '{"id":"1","price":null}', None),
     ]
+
+
+def test_every_class_that_an_extension_implements_is_where_the_page_says() -> None:
+    named = re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", text("docs/extending.md"))
+    assert "snapshot.task.TargetAccess" in named
+    for module, _, name in (one.rpartition(".") for one in named):
+        assert hasattr(importlib.import_module(f"penstock.{module}"), name), f"{module}.{name}"
 
 
 def commands(markdown: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.ddl import DdlPolicy
 from penstock.change import TableName
 from penstock.config.apply import ApplyConfig
-from penstock.config.capture import CaptureConfig
+from penstock.config.capture import CaptureConfig, kind_of_source
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
@@ -48,10 +48,8 @@ from penstock.schema import TableSchema
 from penstock.sinks.archive.sink import ArchiveSink
 from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
-from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
-from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
@@ -79,15 +77,40 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 _Connector = TypeVar("_Connector")
 
 
-_DATABASES: Mapping[str, type[PostgresSourceConnector]] = {"postgres": PostgresSourceConnector}
-_RECORDINGS: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
-    "change_files": ChangeFilesConnector,
-    "db2_log": open_db2_log,
+@dataclass(frozen=True)
+class CapturedDatabase:
+    """A kind of database that changes are captured from.
+
+    Attributes:
+        connector: The source of a pipeline.
+        open_log: Says how tasks open the change log of a set at a url.
+        name_of: Returns what the database at a url is called; raises a `ConfigError` where the url cannot be read.
+    """
+
+    connector: type[PostgresSourceConnector]
+    open_log: Callable[[str, str], OpenLog]
+    name_of: Callable[[str], str | None]
+
+
+_DATABASES: Mapping[str, CapturedDatabase] = {
+    "postgres": CapturedDatabase(
+        PostgresSourceConnector, lambda url, name: PostgresSource(url, name).log, name_of=database_of
+    ),
 }
-_LOGS: Mapping[str, Callable[[str, str], OpenLog]] = {"postgres": lambda url, name: PostgresSource(url, name).log}
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
-    "postgres": PostgresTargetConnector
+    "postgres": PostgresTargetConnector,
 }
+"""By `type` of a connection: the databases that changes are captured from, and those that they are applied to."""
+
+
+def _archive(name: str, storage: Storage, publish: PublishConfig) -> ArchiveSink:
+    return ArchiveSink(name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+
+
+_FOLDER_SINKS: Mapping[str, Callable[[str, Storage, PublishConfig], Sink]] = {
+    **{encoding.value: _archive for encoding in Encoding},
+}
+"""By `publish.format`, those that are no change events: what publishes a pipeline of this name to a folder."""
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
@@ -120,8 +143,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         database = _database(config)
         source = database if rules is None else TransformedDatabase(database, rules)
     else:
-        open_recording = _own(config.capture) if config.capture.is_own else _RECORDINGS[config.capture.source]
-        recording = open_recording(_open_folder(path, "capture.path"))
+        recording = _recording(config.capture, path)
         source = recording if rules is None else TransformedRecording(recording, rules)
     return Pipeline(config, source, target, spark, rules)
 
@@ -153,8 +175,7 @@ def _published_to(config: PipelineConfig) -> Sink:
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
     assert publish.path is not None
-    storage = _open_folder(publish.path, "publish.path")
-    return ArchiveSink(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+    return _FOLDER_SINKS[publish.form](config.name, _open_folder(publish.path, "publish.path"), publish)
 
 
 def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
@@ -203,7 +224,7 @@ def _database_name(config: PipelineConfig) -> str | None:
     connection = config.connections[config.capture.connection]
     assert isinstance(connection, ConnectionConfig)
     try:
-        return database_of(connection.url)
+        return _DATABASES[connection.type].name_of(connection.url)
     except ConfigError:
         # Connecting says what is wrong with it.
         return None
@@ -323,6 +344,18 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
 
 
+def _recording(capture: CaptureConfig, path: str) -> SourceWithCopies:
+    """A source that reads a folder, ours or the user's own."""
+    if capture.is_own:
+        return _own(capture)(_open_folder(path, "capture.path"))
+    kind = kind_of_source(capture.source)
+    assert kind is not None
+    assert kind.open_folder is not None
+    recording = kind.open_folder(_open_folder(path, "capture.path"))
+    assert isinstance(recording, SourceWithCopies)
+    return recording
+
+
 def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
     """A source of the user's own.
 
@@ -366,7 +399,7 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
 def _database(config: PipelineConfig) -> PlainDatabase:
     connection, apply = config.capture.connection, config.apply
     assert connection is not None
-    connector = _DATABASES[_kind(config, connection)]
+    connector = _DATABASES[_kind(config, connection)].connector
 
     def open_connector(url: str, pipeline: str) -> PlainDatabase:
         return connector(
@@ -417,9 +450,9 @@ class TriggerQueue(TriggerQueueSource):
     @staticmethod
     def log_of(kind: str, url: str, set_name: str) -> OpenLog:
         """Say how tasks open the log of a set in a kind of database."""
-        if kind not in _LOGS:
-            raise ConfigError(f"option 'type' must be one of {', '.join(_LOGS)}, not {kind!r}")
-        return _LOGS[kind](url, set_name)
+        if kind not in _DATABASES:
+            raise ConfigError(f"option 'type' must be one of {', '.join(_DATABASES)}, not {kind!r}")
+        return _DATABASES[kind].open_log(url, set_name)
 
 
 class EventLogTable(EventLogDataSource):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
@@ -393,48 +394,30 @@ def ruled_trigger_queue(place: Place) -> Iterator[Stand]:
         yield Ruled(inner, TransformedDatabase)
 
 
-def change_files(encoding: Encoding) -> Made:
-    @contextmanager
-    def made(place: Place) -> Iterator[Stand]:
-        yield Files(place.folder, encoding)
-
-    return made
-
-
 @contextmanager
 def ruled_change_files(place: Place) -> Iterator[Stand]:
     yield Ruled(Files(place.folder, Encoding.CHANGES), TransformedRecording)
 
 
-@contextmanager
-def csv_source(place: Place) -> Iterator[Stand]:
-    yield Csv(place.folder)
+def in_folder(stand: Callable[[Path], Stand]) -> Made:
+    """A stand that needs nothing but a folder of its own, which is not there yet."""
 
+    @contextmanager
+    def made(place: Place) -> Iterator[Stand]:
+        yield stand(place.folder)
 
-@contextmanager
-def debezium_files(place: Place) -> Iterator[Stand]:
-    yield Events(place.folder)
-
-
-@contextmanager
-def db2_log(place: Place) -> Iterator[Stand]:
-    yield Buffers(place.folder)
-
-
-@contextmanager
-def xds(place: Place) -> Iterator[Stand]:
-    yield Documents(place.folder)
+    return made
 
 
 SOURCES: Mapping[str, Made] = {
     "trigger_queue postgres": trigger_queue,
     "trigger_queue postgres, ruled": ruled_trigger_queue,
-    "change_files changes": change_files(Encoding.CHANGES),
-    "change_files parquet": change_files(Encoding.PARQUET),
+    "change_files changes": in_folder(partial(Files, encoding=Encoding.CHANGES)),
+    "change_files parquet": in_folder(partial(Files, encoding=Encoding.PARQUET)),
     "change_files changes, ruled": ruled_change_files,
-    "debezium files": debezium_files,
-    "db2_log buffers": db2_log,
-    "xds documents": xds,
-    "own csv_source": csv_source,
+    "debezium files": in_folder(Events),
+    "db2_log buffers": in_folder(Buffers),
+    "xds documents": in_folder(Documents),
+    "own csv_source": in_folder(Csv),
 }
-"""By name: what `wiring` knows it by, then of what kind it is."""
+"""By name: what `capture.source` calls it, then of what kind it is."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from penstock.apply.ledger import ProcessState
+from penstock.apply.server import ServerConfig
+from penstock.apply.task import TaskContext
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.pipeline.connectors import TargetLedger
 from tests.conftest import create_database, drop_database, numbers
 from tests.hand_made import Target
 
@@ -22,6 +27,34 @@ INSERT INTO entry VALUES (0, 'twice'), (0, 'twice');
 """What each target holds at first; one that is no PostgreSQL makes the same in its own words."""
 
 
+class Stand(Protocol):
+    """A target with the tables of `TABLES` in schema `public`, each instantiated at position 10, and a ledger.
+
+    Attributes:
+        ledger: Of the process `A1`.
+        state: What `ledger.acquire` has returned: a run has begun.
+    """
+
+    ledger: TargetLedger
+    state: ProcessState
+
+    def context(self, config: ServerConfig = ServerConfig()) -> TaskContext:
+        """What tasks apply by: how they reach the target, and its tables as they are now."""
+
+    def rows_of(self, table: str) -> list[tuple[Any, ...]]:
+        """All rows of a table as anybody sees them who looks now, numbers as `int`; in any order."""
+
+    def failed(self) -> list[tuple[int, int, int, int]]:
+        """Of each entry of the error queue: position, error number, number of the failing change, changes."""
+
+
+class Postgres(Target):
+    """A PostgreSQL database."""
+
+    def rows_of(self, table: str) -> list[tuple[Any, ...]]:
+        return self.rows(f"SELECT * FROM {table}")
+
+
 @dataclass(frozen=True)
 class Servers:
     """What runs already."""
@@ -30,15 +63,15 @@ class Servers:
     old: EmbeddedPostgres
 
 
-Made = Callable[[Servers], AbstractContextManager[Target]]
+Made = Callable[[Servers], AbstractContextManager[Stand]]
 
 
 def postgres(server: Callable[[Servers], EmbeddedPostgres]) -> Made:
     @contextmanager
-    def made(servers: Servers) -> Iterator[Target]:
+    def made(servers: Servers) -> Iterator[Stand]:
         name = f"target{next(numbers)}"
         create_database(server(servers), name)
-        target = Target(server(servers).url(name), TABLES)
+        target = Postgres(server(servers).url(name), TABLES)
         yield target
         target.close()
         drop_database(server(servers), name)

@@ -24,14 +24,17 @@ class TargetSession(ABC):
     """One connection to the target, kept for many transactions.
 
     A database error is an `ApplyError`, a `ContentionError`, or one of the process. In the order of their users: what
-    all need, the set path, the row path, DDL.
+    all need, the set path, the row path, DDL. The set path is for speed: a session may leave it out.
     """
 
     handler_sql: SqlRunner
     """SQL of users' handlers, inside the open transaction."""
 
-    most_net_columns: int
-    """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row."""
+    most_net_columns: int = 0
+    """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row.
+
+    With 0 all do that have a column: the set path is never asked for.
+    """
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
@@ -49,15 +52,14 @@ class TargetSession(ABC):
     def forget_tables(self) -> None:
         """Look up again what was known of tables: another session may have altered them."""
 
-    @abstractmethod
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look, inside the open transaction, for rows that are not as net changes expect them.
 
         Returns:
             For each net change, what was found; there may be conflicts of other kinds.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes that `find_conflicts` has looked at in the same transaction, but for some rows.
 
@@ -67,14 +69,15 @@ class TargetSession(ABC):
         Raises:
             SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def apply_net(self, nets: Sequence[NetChange], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.
 
         Raises:
             SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def insert(self, table: TargetTable, values: Image) -> None:

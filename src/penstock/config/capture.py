@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, field_valida
 
 from penstock.config.document import Document, Fault
 from penstock.config.parts import ConfigPart, Pattern, Tag, below, checked_place
-from penstock.config.source import ONLY_TRIGGERS_KNOW, SourceKind
+from penstock.config.source import SourceKind, check_folder
 from penstock.origins import EVERYTHING, USERS, Origins
 from penstock.sources.change_files.config import CHANGE_FILES
 from penstock.sources.db2_log.config import DB2_LOG
@@ -21,7 +21,11 @@ from penstock.sources.xds.config import XDS
 from penstock.user_code import NAME
 
 SOURCES = (TRIGGER_QUEUE, CHANGE_FILES, DEBEZIUM, EVENT_LOG, XDS, DB2_LOG)
-"""Every kind of source; one that has settings below its own name has a field in `CaptureConfig`, too."""
+"""Every kind of source, and the one place where it is registered.
+
+One that has settings below its own name has a field in `CaptureConfig`, too. One without `open_folder` is made in
+`wiring`.
+"""
 
 _NAMES = [source.name for source in SOURCES]
 _FROM_DATABASES: list[pydantic.JsonValue] = [source.name for source in SOURCES if source.connects_to == "database"]
@@ -167,10 +171,9 @@ def kind_of_source(name: object) -> SourceKind | None:
 
 
 def _check_own(document: Document) -> list[Fault]:
-    refused = {"publish": "what comes from a source of your own can be applied, but not published"}
-    unfit = {
-        "capture.connection": "a source of your own reads capture.path, through no connection",
-        "capture.row_triggers": "a source of your own has no triggers",
-        "capture.changes_of": ONLY_TRIGGERS_KNOW,
-    }
-    return document.unfit(refused) or [*document.unfit(unfit), *document.missing("capture", ["path"])]
+    return check_folder(
+        document,
+        published="what comes from a source of your own can be applied, but not published",
+        connection="a source of your own reads capture.path, through no connection",
+        row_triggers="a source of your own has no triggers",
+    )

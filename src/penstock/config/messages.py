@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from penstock.config.apply import ApplyConfig, ApplyTableConfig
-from penstock.config.capture import SOURCES, CaptureConfig
-from penstock.config.conflicts import ConflictConfig, ErrorRuleConfig
-from penstock.config.connections import ConnectionConfig, KafkaConfig
-from penstock.config.dependencies import DependenciesConfig, ObjectDependencyConfig
+from penstock.config.capture import SOURCES
 from penstock.config.document import Document, Fault, Path_, must_be_redacted
-from penstock.config.handlers import OperationHandlersConfig, TransactionHandlersConfig
-from penstock.config.pipeline import PipelineConfig
-from penstock.config.publish import PublishConfig
-from penstock.config.registry import SchemaRegistry
-from penstock.config.rules import RulesConfig, TableRuleConfig
-from penstock.sinks.events.config import PublishedEventsConfig
-from penstock.sources.debezium.config import DebeziumConfig
+from penstock.config.parts import ConfigPart
 from penstock.text import nearest
 
 _KINDS_OF_VALUES = frozenset({"str", "int", "float", "bool"})
 """What pydantic adds to a path for each kind that its value may be of."""
-
-_PARTS = (
-    PipelineConfig,
-    ConnectionConfig,
-    KafkaConfig,
-    CaptureConfig,
-    DebeziumConfig,
-    SchemaRegistry,
-    RulesConfig,
-    TableRuleConfig,
-    ApplyConfig,
-    ApplyTableConfig,
-    ConflictConfig,
-    ErrorRuleConfig,
-    OperationHandlersConfig,
-    TransactionHandlersConfig,
-    DependenciesConfig,
-    ObjectDependencyConfig,
-    PublishConfig,
-    PublishedEventsConfig,
-)
-"""The parts whose settings may have been meant by a name that is none."""
 
 
 def fault_of(document: Document, error: Any) -> Fault:
@@ -86,7 +55,7 @@ def _said(error: Any, path: Path_, shown: str) -> str:
         case "missing":
             return "is missing"
         case "extra_forbidden":
-            known = [name for part in _PARTS for name in part.model_fields]
+            known = [name for part in _parts(ConfigPart) for name in part.model_fields]
             return "is not an option" + nearest(str(path[-1]), known)
         case "literal_error" | "enum":
             return f"must be {error['ctx']['expected']}{shown}"
@@ -96,6 +65,13 @@ def _said(error: Any, path: Path_, shown: str) -> str:
             return f"must be {_form_of(path)}{shown}"
         case _:
             return str(error["msg"]).replace("Input should be", "must be") + shown
+
+
+def _parts(part: type[ConfigPart]) -> Iterator[type[ConfigPart]]:
+    """The parts of a file whose settings may have been meant by a name that is none: all that there are."""
+    for one in part.__subclasses__():
+        yield one
+        yield from _parts(one)
 
 
 def _form_of(path: Path_) -> str:

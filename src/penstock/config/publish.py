@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -15,6 +15,12 @@ from penstock.config.limits import RetryS
 from penstock.config.parts import ConfigPart, below, checked_place
 from penstock.sinks.events.config import PublishedEventsConfig, check_events, check_schema_registry
 from penstock.sinks.xds.config import check_xds_documents
+
+FilesFormat = Literal["changes", "parquet", "debezium-json", "xds"]
+"""The formats that go into a folder, and the one place of the settings where one is added."""
+
+KafkaFormat = Literal["debezium-json", "debezium-avro", "xds"]
+"""Those that go into topics."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,12 @@ class _Destination:
 
 _DESTINATIONS: Mapping[str, _Destination] = {
     "files": _Destination(
-        formats=("changes", "parquet", "debezium-json", "xds"),
+        formats=get_args(FilesFormat),
         needed=("path",),
         unfit={"publish.connection": "files are written to publish.path, through no connection"},
     ),
     "kafka": _Destination(
-        formats=("debezium-json", "debezium-avro", "xds"),
+        formats=get_args(KafkaFormat),
         needed=("connection",),
         unfit={
             "publish.path": "events are published to a cluster, by publish.connection",
@@ -70,7 +76,7 @@ class PublishConfig(ConfigPart):
         description="files: the folder, which may be below that of this file, or an url of an object store",
     )
     connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
-    format: Literal["changes", "parquet", "debezium-json", "debezium-avro", "xds"] | None = Field(
+    format: Literal[FilesFormat, KafkaFormat] | None = Field(
         default=None,
         description="files: changes (JSON lines, compressed), which is the default, parquet, debezium-json, or xds from"
         " event_log; kafka: debezium-json, which is the default, debezium-avro, or xds from event_log",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from penstock.config.document import Document, Fault
-from penstock.config.source import ONLY_TRIGGERS_KNOW, SourceKind
+from penstock.config.source import SourceKind, check_folder
 
 
 def check_xds(document: Document) -> list[Fault]:
     """Find what does not go with a folder of XDS documents, or is missing."""
-    unfit = {
-        "capture.connection": "XDS documents are read from capture.path, through no connection",
-        "capture.row_triggers": "documents have no triggers",
-        "capture.changes_of": ONLY_TRIGGERS_KNOW,
-    }
-    return (
-        document.unfit({"publish": "XDS documents are published already; they can be applied"})
-        or document.unfit({"rules": "rules do not go with capture.source xds"})
-        or [*document.unfit(unfit), *document.missing("capture", ["path"])]
+    return check_folder(
+        document,
+        published="XDS documents are published already; they can be applied",
+        connection="XDS documents are read from capture.path, through no connection",
+        row_triggers="documents have no triggers",
+        rules="rules do not go with capture.source xds",
     )
 
 

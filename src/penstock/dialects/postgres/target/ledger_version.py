@@ -8,7 +8,7 @@ from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal
 from penstock.dialects.postgres.ownership import schema_steps, seal_step
 from penstock.dialects.postgres.resources import sql_text
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
 
 SCHEMA = "penstock"
 
@@ -124,20 +124,22 @@ def refuse_other_version(connection: Connection) -> None:
         raise fault
 
 
-def upgrade_fault(connection: Connection) -> OperatorError | None:
+def upgrade_faults(connection: Connection) -> list[PenstockError]:
     """Say that the ledger cannot be upgraded now, if it has to be: a run of one of its processes is alive."""
     version = read_version(connection)
     if version is None or version >= VERSION:
-        return None
+        return []
     running = [name for (name,) in connection.execute(sql_text("ledger/running"))]
     if not running:
-        return None
+        return []
     names = ", ".join(map(repr, running))
-    return OperatorError(
-        f"the ledger is to be upgraded from version {version} to {VERSION}, and runs use it: {names}",
-        where=label(connection.info.dsn),
-        do="stop these runs, of other pipelines too; afterwards start them with this version of penstock",
-    )
+    return [
+        OperatorError(
+            f"the ledger is to be upgraded from version {version} to {VERSION}, and runs use it: {names}",
+            where=label(connection.info.dsn),
+            do="stop these runs, of other pipelines too; afterwards start them with this version of penstock",
+        )
+    ]
 
 
 def ledger_steps(connection: Connection) -> list[SetupStep]:

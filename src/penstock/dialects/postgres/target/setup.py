@@ -74,9 +74,7 @@ def plan_target(
     source = tables.described
     blueprint, post_data = _forms_of(tables)
     existing = read_tables(connection, source)
-    is_in_use = ledger_version.upgrade_fault(connection)
-    if is_in_use is not None:
-        plan.faults.append(is_in_use)
+    plan.faults += ledger_version.upgrade_faults(connection)
     plan.steps += ledger_version.ledger_steps(connection)
     plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=bool(plan.steps))
     for name, error in _long_names(connection, source, existing, plan.label):
