@@ -131,7 +131,7 @@ def test_what_a_types_own_function_does_not_read_is_an_error_of_its_transaction(
         ]
         # The values are in none of its words: the type's own function gives them no SQLSTATE of their own.
         assert {one["error_message"] for one in entries(program)} == {
-            "its type does not take the value (internal error): column 'h' is public.hstore at the target"
+            "internal error: column 'h' is public.hstore at the target, whose type does not take the value"
         }
 
 

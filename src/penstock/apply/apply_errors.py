@@ -103,8 +103,9 @@ class ApplyError(PenstockError):
     def with_column(self, column: str, type_: str) -> ApplyError:
         """Return the same error, saying which column of the target it is about, and of which type that is."""
         # A type's own code may refuse a text by any error; the column is known because it does.
-        what = f"its type does not take the value ({self.what})" if self.number == OTHER else self.what
-        return self._but(what=f"{what}: column {column!r} is {type_} at the target", found=self.found, column=column)
+        why = ", whose type does not take the value" if self.number == OTHER else ""
+        what = f"{self.what}: column {column!r} is {type_} at the target{why}"
+        return self._but(what=what, found=self.found, column=column)
 
     def _but(self, *, what: str, found: Image | None, column: str | None) -> ApplyError:
         made = ApplyError(
