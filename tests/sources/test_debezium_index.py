@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import START, Scn
-from penstock.sources.debezium.index import CompleteTransaction, Index, Run, TransactionEnd
+from penstock.sources.debezium.index import CompleteTransaction, Index, OffsetRange, TransactionEnd
 
 CUSTOMERS, ORDERS = "public.customers", "public.orders"
 
@@ -72,7 +72,7 @@ def test_an_event_that_comes_twice_counts_once() -> None:
     assert released(of) == []
     event(of, 0, 2, "X", 2)
     [txn] = released(of)
-    assert (txn.events, txn.runs) == (2, (Run(0, 0, 3),))
+    assert (txn.events, txn.runs) == (2, (OffsetRange(0, 0, 3),))
 
 
 def test_what_is_counted_and_not_read_is_not_waited_for() -> None:
@@ -119,7 +119,7 @@ def test_what_is_applied_already_is_passed_over_with_the_rows_before_it() -> Non
     event(of, 0, 13, "Y", 1)
     end(of, "Y", 7, {CUSTOMERS: 1})
     [txn] = released(of)
-    assert (txn.groups, txn.rows) == (("Y",), (Run(0, 12, 13),))
+    assert (txn.groups, txn.rows) == (("Y",), (OffsetRange(0, 12, 13),))
 
 
 def test_rows_of_a_snapshot_come_behind_the_transactions_that_lie_before_them() -> None:
@@ -135,7 +135,7 @@ def test_rows_of_a_snapshot_come_behind_the_transactions_that_lie_before_them() 
     end(of, "Z", 6, {CUSTOMERS: 1})
     first, second = released(of)
     assert (first.groups, second.groups) == (("X",), ("Z",))
-    assert first.rows + second.rows == (Run(0, 1, 2),)
+    assert first.rows + second.rows == (OffsetRange(0, 1, 2),)
 
 
 def test_transactions_of_one_position_are_one() -> None:

@@ -15,7 +15,7 @@ from penstock.change import TableName
 from penstock.formats.debezium.decode import DecodeSettings
 from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.position import START, Limit, Scn
-from penstock.sources.debezium.index import CompleteTransaction, Run
+from penstock.sources.debezium.index import CompleteTransaction, OffsetRange
 from penstock.sources.debezium.log import Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.slice import slice_of
@@ -124,7 +124,7 @@ class ByTopic:
 @pytest.mark.rule("A-226")
 def test_a_row_comes_behind_a_transaction_of_other_topics() -> None:
     log = ByTopic(row("book", 1, "as it stands"), change("item", "c", "1", 1, 1, "x"))
-    whole = CompleteTransaction(Scn(1), ("1",), (Run(1, 0, 1),), (Run(0, 0, 1),), 1, 10, 0)
+    whole = CompleteTransaction(Scn(1), ("1",), (OffsetRange(1, 0, 1),), (OffsetRange(0, 0, 1),), 1, 10, 0)
     decoder = EventDecoder.of(DecodeSettings(), log.tables.versions(), skips=False)
 
     reader = EventReader(cast(RecordLog, log), decoder, "shop", frozenset({ITEM, BOOK}))

@@ -16,7 +16,7 @@ from penstock.errors import MalformedInputError
 from penstock.formats.debezium.record import TopicRecord
 from penstock.position import START, Limit
 from penstock.sources.debezium import tracker as tracker_module
-from penstock.sources.debezium.index import Run
+from penstock.sources.debezium.index import OffsetRange
 from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.scan import ScanResult, Stretch
 from penstock.sources.debezium.tracker import Tracker
@@ -40,7 +40,7 @@ def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark:
         numbers = {partition: number for number, partition in enumerate(tracker.partitions)}
         found = sorted((run for runs in rows.runs.values() for run in runs), key=lambda run: run.partition)
         assert found == sorted(
-            [Run(numbers[OTHERS], 0, 2), Run(numbers[ORDERS], 0, 500)], key=lambda run: run.partition
+            [OffsetRange(numbers[OTHERS], 0, 2), OffsetRange(numbers[ORDERS], 0, 500)], key=lambda run: run.partition
         )
 
 

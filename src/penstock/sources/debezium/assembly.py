@@ -16,7 +16,7 @@ from penstock.formats.debezium.source import Key
 from penstock.position import START, Scn
 from penstock.sources.debezium.commit_order import is_in_commit_order, place_in_log, scn_of
 from penstock.sources.debezium.history import reused
-from penstock.sources.debezium.index import CompleteTransaction, Index, Run, TransactionEnd
+from penstock.sources.debezium.index import CompleteTransaction, Index, OffsetRange, TransactionEnd
 from penstock.sources.debezium.log import Extent, LogLayout, Partition, RecordLog
 from penstock.sources.debezium.overdue import Overdue
 from penstock.sources.debezium.partitions import Partitions
@@ -313,7 +313,7 @@ class Assembly:
                     positions[run.partition] = min(positions[run.partition], run.first)
         return {self.partitions.names[number]: offset for number, offset in positions.items()}
 
-    def place_for_rows(self, rows: Sequence[Run]) -> Scn | None:
+    def place_for_rows(self, rows: Sequence[OffsetRange]) -> Scn | None:
         """Return a position for rows that no transaction takes along; None where there is none before the next one.
 
         An END has the position behind it, and before the next one lies a BEGIN; lines of files are counted with the
@@ -332,7 +332,7 @@ class Assembly:
         has_room = self._connector in _LOGS_OF_BYTES and self._row_places < _ROW_PLACES
         return Scn(last + 1) if has_room else None
 
-    def tell_of_rows(self, rows: Sequence[Run]) -> None:
+    def tell_of_rows(self, rows: Sequence[OffsetRange]) -> None:
         """Say, once, that rows wait for the next transaction."""
         if not self._is_told_of_rows:
             self._is_told_of_rows = True

@@ -15,7 +15,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.snapshot.task import ChunkLoader, ChunkReader
-from penstock.sources.debezium.index import Run
+from penstock.sources.debezium.index import OffsetRange
 from penstock.sources.debezium.log import Partition, RecordLog
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.stream import StoredCopy
@@ -28,7 +28,7 @@ class SnapshotRows:
     """Implements `snapshot.instantiate.CopyOrigin` for the rows of a snapshot, which stay where they are."""
 
     def __init__(
-        self, copy: StoredCopy, rows: Mapping[TableName, Sequence[Run]], partitions: Sequence[Partition]
+        self, copy: StoredCopy, rows: Mapping[TableName, Sequence[OffsetRange]], partitions: Sequence[Partition]
     ) -> None:
         """Stand for a snapshot whose rows lie in these ranges of offsets."""
         self._copy = copy
@@ -52,7 +52,7 @@ class SnapshotRows:
         """Whether the chunks that are still missing are of this snapshot."""
         return snapshot == self._copy.id
 
-    def _bounds(self, runs: Sequence[Run]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    def _bounds(self, runs: Sequence[OffsetRange]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
         for run in runs:
             topic, number = self._partitions[run.partition]
             for first in range(run.first, run.end, _CHUNK_RECORDS):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.change import TableName
 from penstock.formats.debezium.source import Key
 from penstock.sources.debezium.history import again_at_once
-from penstock.sources.debezium.index import Run
+from penstock.sources.debezium.index import OffsetRange
 
 _FIRSTS = ("first", "first_in_data_collection")
 _PARTS_END = "last_in_data_collection"
@@ -26,8 +26,8 @@ class FirstSnapshot:
     def __init__(self) -> None:
         """Gather none yet."""
         # By table, runs of rows of one place, those of a partition in order; and which of them begin with a first row.
-        self._runs: dict[TableName, list[tuple[Run, Key]]] = defaultdict(list)
-        self._last: dict[tuple[TableName, int], tuple[Run, Key]] = {}
+        self._runs: dict[TableName, list[tuple[OffsetRange, Key]]] = defaultdict(list)
+        self._last: dict[tuple[TableName, int], tuple[OffsetRange, Key]] = {}
         self._begins: set[tuple[int, int]] = set()
         self._ended: dict[tuple[TableName, int], bool] = {}
         # The places of rows that were marked as first, and as the last one of all.
@@ -55,7 +55,7 @@ class FirstSnapshot:
         if run is not None and not begins and at == place and run.end == offset:
             run.end = offset + 1
             return
-        self._last[table, partition] = one = Run(partition, offset, offset + 1), place
+        self._last[table, partition] = one = OffsetRange(partition, offset, offset + 1), place
         self._runs[table].append(one)
         if begins:
             self._begins.add((partition, offset))
@@ -64,7 +64,7 @@ class FirstSnapshot:
         """Note the place of the first change of a partition: the snapshots before it came to their ends."""
         self._changed.add(place)
 
-    def rows(self, *, where: str) -> Mapping[TableName, list[Run]]:
+    def rows(self, *, where: str) -> Mapping[TableName, list[OffsetRange]]:
         """Return where the rows of each table lie that are of the attempt that counts.
 
         Raises:
@@ -86,7 +86,9 @@ class FirstSnapshot:
         end = min(later, default=newest)
         return any(place <= at < end for at in (*self._lasts, *self._changed))
 
-    def _of_last_attempt(self, table: TableName, runs: Sequence[tuple[Run, Key]], where: str) -> Iterable[Run]:
+    def _of_last_attempt(
+        self, table: TableName, runs: Sequence[tuple[OffsetRange, Key]], where: str
+    ) -> Iterable[OffsetRange]:
         """Leave out what lies before a first row of the same place, in the same partition."""
         begins: dict[tuple[int, Key], int] = {}
         counts = Counter[Key]()
@@ -102,12 +104,12 @@ class FirstSnapshot:
                 yield run
 
 
-def _joined(runs: Iterable[Run]) -> list[Run]:
+def _joined(runs: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Runs that follow each other as one."""
-    found: list[Run] = []
+    found: list[OffsetRange] = []
     for run in runs:
         if found and (found[-1].partition, found[-1].end) == (run.partition, run.first):
             found[-1].end = run.end
         else:
-            found.append(Run(run.partition, run.first, run.end))
+            found.append(OffsetRange(run.partition, run.first, run.end))
     return found

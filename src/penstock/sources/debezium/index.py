@@ -33,7 +33,7 @@ _NOTHING_KNOWN = (0, START)
 
 
 @dataclass(slots=True)
-class Run:
+class OffsetRange:
     """Offsets of one partition, from `first` up to, but without, `end`."""
 
     partition: int
@@ -78,8 +78,8 @@ class CompleteTransaction:
 
     scn: Scn
     groups: tuple[str, ...]
-    runs: tuple[Run, ...]
-    rows: tuple[Run, ...]
+    runs: tuple[OffsetRange, ...]
+    rows: tuple[OffsetRange, ...]
     events: int
     size_bytes: int
     committed_at_us: int
@@ -112,7 +112,7 @@ class IncompleteTransaction:
 class _Open:
     """What is there of a transaction."""
 
-    runs: dict[int, Run] = field(default_factory=dict)
+    runs: dict[int, OffsetRange] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     events: int = 0
     size_bytes: int = 0
@@ -188,7 +188,7 @@ class Index:
         # Of those, the tables whose events were counted and not waited for.
         self._left_out: dict[str, frozenset[str]] = {}
         # For each partition, rows of snapshots that no transaction has taken along yet.
-        self._rows: dict[int, deque[Run]] = {}
+        self._rows: dict[int, deque[OffsetRange]] = {}
         # Whether all events of a transaction follow each other in the source's log. Oracle's may have several places.
         self._is_contiguous = True
         # Where rows were last taken along by themselves.
@@ -213,7 +213,7 @@ class Index:
                 )
             self.repeated += 1
             if complete <= self._done:
-                self._forget_rows([Run(partition, offset, offset + 1)])
+                self._forget_rows([OffsetRange(partition, offset, offset + 1)])
             return group in self._given_up or self._is_first(partition, offset, group, complete, identity)
         found = self._open.get(group)
         if found is None:
@@ -221,7 +221,7 @@ class Index:
         found.at = self._now()
         run = found.runs.get(partition)
         if run is None:
-            found.runs[partition] = Run(partition, offset, offset + 1)
+            found.runs[partition] = OffsetRange(partition, offset, offset + 1)
             self._firsts.setdefault(partition, OrderedDict())[group] = offset
         else:
             run.end = offset + 1
@@ -287,7 +287,7 @@ class Index:
         if rows and rows[-1].end == offset:
             rows[-1].end = offset + 1
         else:
-            rows.append(Run(partition, offset, offset + 1))
+            rows.append(OffsetRange(partition, offset, offset + 1))
 
     def ended(self, end: TransactionEnd) -> None:
         """Take up the END of a transaction."""
@@ -337,13 +337,13 @@ class Index:
                 )
             self.ended(TransactionEnd(group, Scn(at), {}, self._open[group].committed_at_us))
 
-    def pass_over(self) -> Sequence[tuple[Run, str]]:
+    def pass_over(self) -> Sequence[tuple[OffsetRange, str]]:
         """Pass over transactions that have ended and are applied already.
 
         Returns:
             Where events lie that came before their END was read, and can only repeat others, with their transactions.
         """
-        found: list[tuple[Run, str]] = []
+        found: list[tuple[OffsetRange, str]] = []
         while self._ended and self._ended[0][0].scn <= self._done:
             end, _ = self._ended[0]
             if (came := self._open.get(end.group)) is not None:
@@ -356,7 +356,7 @@ class Index:
             for run in came.runs.values():
                 first = max(run.first, self._known.get(run.partition, _NOTHING_KNOWN)[0])
                 if first < run.end and self.repeats(run.partition, first, end.scn):
-                    found.append((Run(run.partition, first, run.end), group))
+                    found.append((OffsetRange(run.partition, first, run.end), group))
         return found
 
     def release(self) -> Iterator[CompleteTransaction]:
@@ -416,11 +416,11 @@ class Index:
         return next((group for group in self.open_groups if self._open[group].at < before), "")
 
     @property
-    def loose_rows(self) -> Sequence[Run]:
+    def loose_rows(self) -> Sequence[OffsetRange]:
         """Where rows of snapshots lie that no transaction lies before which has begun; none where one has ended."""
         if self._ended:
             return ()
-        found: list[Run] = []
+        found: list[OffsetRange] = []
         for partition, rows in self._rows.items():
             held = self._held(partition)
             found += rows if held is None else (run for run in rows if run.first < held)
@@ -505,7 +505,7 @@ class Index:
             if there.get(table, 0) < due and self._is_read(table)
         }
 
-    def _rows_before(self) -> Iterator[Run]:
+    def _rows_before(self) -> Iterator[OffsetRange]:
         """Take the rows that no transaction of those that are still to come lies before."""
         for partition, rows in list(self._rows.items()):
             held = self._held(partition)
@@ -518,7 +518,7 @@ class Index:
         """The offset of the first event of a transaction that has begun in a partition."""
         return next(iter(self._firsts.get(partition, {}).values()), None)
 
-    def _forget_rows(self, runs: Iterable[Run]) -> None:
+    def _forget_rows(self, runs: Iterable[OffsetRange]) -> None:
         """Drop rows that lie before events which are applied: they are, too."""
         for run in runs:
             rows = self._rows.get(run.partition)
@@ -537,7 +537,7 @@ def _contradicts(group: str, what: str, where: str) -> MalformedInputError:
 
 
 def _whole(
-    end: TransactionEnd, groups: Sequence[tuple[str, _Open | None]], rows: tuple[Run, ...]
+    end: TransactionEnd, groups: Sequence[tuple[str, _Open | None]], rows: tuple[OffsetRange, ...]
 ) -> CompleteTransaction:
     opened = [found for _, found in groups if found is not None]
     return CompleteTransaction(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.position import Scn
-from penstock.sources.debezium.index import CompleteTransaction, Run
+from penstock.sources.debezium.index import CompleteTransaction, OffsetRange
 from penstock.sources.debezium.log import Partition
 from penstock.stream import Slice
 
@@ -58,7 +58,7 @@ def slice_of(
     def column(values: list[int]) -> NDArray[np.int64]:
         return np.array(values, np.int64)
 
-    def places(runs: list[Run]) -> NDArray[np.int64]:
+    def places(runs: list[OffsetRange]) -> NDArray[np.int64]:
         return np.array([(run.partition, run.first, run.end) for run in runs], np.int64).reshape(-1, 3)
 
     groups = np.empty(len(transactions), object)

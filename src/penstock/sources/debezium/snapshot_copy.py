@@ -8,7 +8,7 @@ from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.debezium.source import Key
 from penstock.sources.debezium.first_snapshot import FirstSnapshot
-from penstock.sources.debezium.index import Run
+from penstock.sources.debezium.index import OffsetRange
 from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.scan import PlacedRow
 
@@ -30,7 +30,7 @@ class SnapshotCopy:
 
     def __init__(self, *, is_whole: bool) -> None:
         """Gather none yet; all of them were seen where the copy lies before what is followed."""
-        self.runs: Mapping[TableName, list[Run]] = {}
+        self.runs: Mapping[TableName, list[OffsetRange]] = {}
         self.is_over = False
         self.upto: Mapping[int, int] | None = None
         self.is_whole = is_whole
