@@ -466,7 +466,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
 
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
-    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
+    assert found == {
         "blocked_keys",
         "conflict_log",
         "controls",
@@ -474,8 +474,14 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
         "ddl_log",
         "detail",
         "error_entries",
-        "removal",
+        "error_history",
+        "error_queue",
+        "lane_ledger",
+        "ledger",
+        "ledger_entries",
         "resync",
+        "retry_session",
+        "teardown",
     }
 
 
