@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.change import TableName
 from penstock.pipeline_file import parse
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
@@ -153,3 +156,55 @@ def test_fractions_of_times_and_rows_of_nulls_are_applied_as_they_are(log: Log, 
     run(pipeline)
 
     log.lab.assert_identical_text("indirect.kinds")
+
+
+PARTS = (
+    "CREATE TABLE indirect.part (id int PRIMARY KEY, v text) PARTITION BY LIST (id);"
+    " CREATE TABLE indirect.part_1 PARTITION OF indirect.part FOR VALUES IN (1)"
+)
+
+
+def test_a_truncate_of_a_partition_that_was_added_later_is_logged_once_setup_has_run(log: Log, spark: object) -> None:
+    source = log.lab.source
+    source.execute(PARTS)
+    pipeline = log.open("apply: {connection: copy}\n", TRIGGERS)
+    pipeline.setup()
+    source.execute('CREATE TABLE indirect."part 2" PARTITION OF indirect.part FOR VALUES IN (2)')
+    source.execute("INSERT INTO indirect.part VALUES (1, 'one'), (2, 'two')")
+
+    warned: list[str] = []
+    listener: Any = SimpleNamespace(warned=lambda text, *_: warned.append(text))
+
+    pipeline.follow(listener)
+
+    unlogged = 'TRUNCATE of indirect."part 2" alone is not logged; run `penstock setup`'
+    assert warned == [f"indirect.part was altered, and {unlogged}"]
+
+    steps = pipeline.setup().source.steps
+    assert [step.summary for step in steps] == ['have TRUNCATE of indirect."part 2" written to the event log']
+    run(pipeline)
+    source.execute('TRUNCATE indirect."part 2"')
+    run(pipeline)
+    log.lab.assert_identical("indirect.part")
+    assert pipeline.plan().source.steps == []
+    pipeline.follow(listener)
+    assert len(warned) == 1
+
+
+def test_a_table_whose_key_a_log_cannot_name_is_left_out_of_setup(log: Log) -> None:
+    log.lab.source.execute('CREATE TABLE indirect.odd ("a=b" int PRIMARY KEY, v text)')
+    pipeline = log.open("apply: {connection: copy}\n", TRIGGERS)
+
+    done = pipeline.setup()
+
+    (fault,) = done.left_out[TableName("indirect", "odd")]
+    assert "a log cannot name key column 'a=b'" in str(fault)
+    assert not log.lab.source.execute("SELECT FROM pg_trigger WHERE tgrelid = 'indirect.odd'::regclass").fetchall()
+
+
+def test_a_key_that_a_log_cannot_name_is_noted_where_others_write_the_log(log: Log) -> None:
+    log.lab.source.execute('CREATE TABLE indirect.odd ("a=b" int PRIMARY KEY, v text)')
+
+    notes = "\n".join(log.publication().plan().source.notes)
+
+    assert "indirect.odd: a log cannot name key column 'a=b'" in notes

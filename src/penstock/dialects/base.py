@@ -249,7 +249,7 @@ class NotCompared:
 
 @dataclass(frozen=True)
 class CaptureBehind:
-    """A table that was altered, and whose capture was not built anew: its changes are captured more slowly."""
+    """A table that was altered, and whose capture was not brought up to date."""
 
     table: TableName
     reason: str

@@ -106,7 +106,7 @@ class Replay:
             raise OperatorError(
                 f"{', '.join(map(str, lacking))} does not exist at the target",
                 where=self._target.label,
-                do="run `penstock setup`, which makes it",
+                do="run `penstock setup`, which makes it or says what is in its way; or leave it out of capture.tables",
             )
         for name in names:
             check_columns(source[name], at_target[name], where=self._target.label)

@@ -66,6 +66,11 @@ def write_key(key: Sequence[tuple[str, str]]) -> str:
     return "+".join(f"{name}={quoted(value)}" for name, value in key)
 
 
+def may_be_key_column(name: str) -> bool:
+    """Whether a key can name a column: names have no quotes, so that some characters end them."""
+    return bool(name) and name == name.strip() and _NEEDS_QUOTES.search(name) is None
+
+
 def quoted(value: str) -> str:
     """Write a value, in quotes where it needs them."""
     if value and _NEEDS_QUOTES.search(value) is None:

@@ -38,12 +38,19 @@ from penstock.dialects.postgres.source.event_log_setup import (
     removal_step,
     upgrade_step,
 )
-from penstock.dialects.postgres.source.event_log_triggers import Mode, Writer, trigger_steps
+from penstock.dialects.postgres.source.event_log_triggers import (
+    Mode,
+    Writer,
+    trigger_steps,
+    unnameable_keys,
+    unwatched_partitions,
+)
 from penstock.dialects.postgres.waits import PostgresLockWatch
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
+from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
-from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.classes import Classes, DatabaseClass
 from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import EventLogSource
@@ -130,9 +137,20 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
             plan.notes += hosted_code(connection, sorted(table.name for table in parts), Doing.READING)
             for name in unreadable(connection, sorted(table.name for table in parts)):
                 plan.notes.append(f"{name} may not be read: rows that ask for what it holds now get status E")
+        for of in classes.by_name.values():
+            if names := unnameable_keys(of):
+                self._note_unnameable(plan, of, names)
         for name in classes.without_key:
             plan.notes.append(f"{name} has neither a key nor a foreign key to one: rows that name it get status E")
         return plan
+
+    def _note_unnameable(self, plan: DatabasePlan, of: DatabaseClass, names: Sequence[str]) -> None:
+        what = f"a log cannot name key column {', '.join(map(repr, names))}: none of ,;'+\"=\\<> may be in its name"
+        if any(TablePattern.parse(text).matches(of.name) for text in self._triggers):
+            do = "rename the column, or leave the table out of capture.event_log.triggers and of capture.tables"
+            plan.refuse(of.name, OperatorError(what, where=f"{self.label}, table {of.name}", do=do))
+        else:
+            plan.notes.append(f"{of.name}: {what}; rows about it get status E")
 
     def has_capture(self) -> bool:
         """Whether setup has made the journal."""
@@ -193,8 +211,15 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
         return ()
 
     def follow(self) -> Sequence[CaptureBehind]:
-        """Return nothing: triggers are others'."""
-        return ()
+        """Return the tables with triggers of setup whose new partitions may be truncated without a row in the log."""
+        if not self._triggers:
+            return []
+        with self._connection("read the catalogue") as connection:
+            found = unwatched_partitions(connection, journal_schema(self._pipeline))
+        return [
+            CaptureBehind(table, f"TRUNCATE of {', '.join(partitions)} alone is not logged; run `penstock setup`")
+            for table, partitions in found.items()
+        ]
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Return nothing: which tables have triggers, the log does not say."""

@@ -15,6 +15,7 @@ from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns
+from penstock.formats.xds.table_key import may_be_key_column
 from penstock.patterns import TablePattern
 from penstock.schema import Column
 from penstock.sources.event_log.classes import Child, Classes, DatabaseClass
@@ -39,7 +40,9 @@ BEGIN
   RETURN NULL;
 END $penstock$;
 DROP TRIGGER IF EXISTS {trigger} ON {table};
-CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();
+CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();"""
+
+_TRUNCATE = """
 DO $penstock$
 DECLARE
   leaf regclass;
@@ -61,6 +64,16 @@ JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_proc p ON p.oid = t.tgfoid
 JOIN pg_namespace o ON o.oid = p.pronamespace
 WHERE t.tgname = %s AND o.nspname = %s AND strpos(p.prosrc, 'TRUNCATE') > 0"""
 
+_UNWATCHED = f"""
+SELECT n.nspname, c.relname, array_agg(l.relid::regclass::text ORDER BY l.relid::regclass::text)
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace o ON o.oid = p.pronamespace
+CROSS JOIN LATERAL pg_partition_tree(c.oid) l
+WHERE t.tgname = '{TRIGGER}' AND t.tgparentid = 0 AND o.nspname = %s AND strpos(p.prosrc, 'TRUNCATE') > 0
+  AND c.relkind = 'p' AND l.isleaf
+  AND NOT EXISTS (SELECT FROM pg_trigger w WHERE w.tgrelid = l.relid AND w.tgname = '{TRIGGER}_truncate')
+GROUP BY n.nspname, c.relname"""
+
 
 def trigger_steps(
     connection: Connection, writer: Writer, classes: Classes, modes: Mapping[str, Mode]
@@ -74,25 +87,50 @@ def trigger_steps(
         tables: list[tuple[TableName, Child | None]] = [(of.name, None), *((c.table.name, c) for c in of.children)]
         for name, child in tables:
             mode = next((mode for pattern, mode in patterns if pattern.matches(name)), None)
-            if mode is not None and name not in there:
+            if mode is not None and name not in there and not unnameable_keys(of):
                 body = writer.parent(of, mode) if child is None else writer.child(of, child, mode)
                 columns = of.table.columns if child is None else child.table.columns
                 wanted.append((name, body, _settings_sql(columns)))
     if wanted:
         yield SetupStep("create the function that writes keys", _QUOTE.format(schema=quote(schema)))
     for name, body, settings_sql in wanted:
-        function = quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
         table = quote(name.schema, name.name)
-        sql = _FUNCTION.format(
-            function=function,
-            function_text=literal(function),
-            settings=settings_sql,
-            body=body,
-            trigger=TRIGGER,
-            table=table,
-            table_text=literal(table),
+        function = _FUNCTION.format(
+            function=_function(schema, name), settings=settings_sql, body=body, trigger=TRIGGER, table=table
         )
+        sql = f"{function}\n{_truncate_sql(schema, name)}"
         yield SetupStep(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
+    for name, partitions in unwatched_partitions(connection, schema).items():
+        if any(pattern.matches(name) for pattern, _ in patterns):
+            what = f"have TRUNCATE of {', '.join(partitions)} written to the event log"
+            yield SetupStep(what, _truncate_sql(schema, name), is_apart=True)
+
+
+def unnameable_keys(of: DatabaseClass) -> Sequence[str]:
+    """The key columns of a class that a log cannot name: whoever writes rows about it, none can be read."""
+    return [column.name for column in of.key if not may_be_key_column(column.name)]
+
+
+def unwatched_partitions(connection: Connection, schema: str) -> Mapping[TableName, Sequence[str]]:
+    """Partitions by their tables that were added since setup: rows are logged there, but no TRUNCATE of them alone.
+
+    A table passes its row triggers on to new partitions, and no trigger for TRUNCATE.
+
+    Args:
+        schema: The journal's, which holds the functions of the triggers.
+    """
+    rows = connection.execute(_UNWATCHED, [schema]).fetchall()
+    return {TableName(*name): partitions for *name, partitions in rows}
+
+
+def _truncate_sql(schema: str, name: TableName) -> str:
+    function, table = literal(_function(schema, name)), literal(quote(name.schema, name.name))
+    return _TRUNCATE.format(trigger=TRIGGER, table_text=table, function_text=function)
+
+
+def _function(schema: str, name: TableName) -> str:
+    """The function that writes what happens in a table."""
+    return quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
 
 
 def _settings_sql(columns: Sequence[Column]) -> str:
