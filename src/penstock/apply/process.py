@@ -1,5 +1,6 @@
 """The apply process: takes slice after slice from the source, has each applied, and moves the low watermark.
 
+It also decides when a run stops, and writes the reason that `penstock status` shows.
 It keeps no state that matters: after a crash the next run reads from the ledger where to go on.
 """
 

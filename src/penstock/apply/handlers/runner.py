@@ -14,7 +14,6 @@ from penstock.apply.apply_errors import HANDLER_FAILED, HANDLER_LATE, LCR_MALFOR
 from penstock.apply.change_applier import ChangeApplier, Effects
 from penstock.apply.ddl import Alteration
 from penstock.apply.handlers import matrix
-from penstock.apply.handlers.caller import LateError, caller_here
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
 from penstock.apply.handlers.ddl import DdlLcr
 from penstock.apply.handlers.lcr import ChangeOrigin, RowLcr, changed_keys
@@ -23,6 +22,7 @@ from penstock.apply.handlers.message import message_of, unhandled
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.sql import Gate, HandlerSql, SqlRunner
 from penstock.apply.handlers.statement import Bind, BindSource, Statement
+from penstock.apply.handlers.timed_calls import LateError, caller_here
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import HandlerError, PenstockError, RetryableError
 from penstock.logical import LogicalType

@@ -1,4 +1,7 @@
-"""Slices of an archive as change-stream batches: one data file at a time, whole transactions, nothing of a bad file."""
+"""Slices of an archive as change-stream batches: one data file at a time, whole transactions, nothing of a bad file.
+
+That a file is there, and is the one that was published, `penstock.archive` checks.
+"""
 
 from __future__ import annotations
 

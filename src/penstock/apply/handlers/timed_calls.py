@@ -1,6 +1,6 @@
-"""Calls of a user's functions, none of which lasts longer than it may.
+"""A time limit for calls of a user's functions; which function is called, and when, `runner.py` decides.
 
-They are made on a thread of their own. One that is late is left there, with a target that answers it no more; the
+Calls are made on a thread of their own. One that is late is left there, with a target that answers it no more; the
 statement that it waits for is ended, and Python code is interrupted as soon as it runs again.
 """
 
