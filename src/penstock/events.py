@@ -47,7 +47,7 @@ class Event(StrEnum):
 
 
 class AlikeLines:
-    """Lines that are alike: the first of a kind is said at once, later ones once in so many seconds, with a count.
+    """Lines of a run's log that are alike: the first is said at once, later ones once in a while, with a count.
 
     Every line is said or counted: the counts of all that is said add up to what there was.
     """

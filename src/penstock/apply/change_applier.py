@@ -50,7 +50,7 @@ class Effects:
     """What came of a change so far, besides what is at the target.
 
     Attributes:
-        done: What was carried out, for the checks that are made in the end.
+        done: What was carried out, for the checks that `RowPath._check` makes in the end.
         recorded: Changes that are to go to the error queue by themselves, with why.
     """
 

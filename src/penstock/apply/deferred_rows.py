@@ -1,5 +1,7 @@
 """Rows that wait, inside a transaction, for a value of a unique key that a later change of it gives up.
 
+Foreign keys are another matter: `RowPath._check` checks them once all changes of a transaction are in.
+
 A source whose key is checked at commit lets two rows swap their values; a target whose key is checked at once refuses
 the first of the two changes. So its row is taken out of the table, and put back with its new values once the other row
 has given them up. At the end of the transaction the rows are the same as at the source. Of an exclusion constraint the

@@ -1,4 +1,7 @@
-"""How much a batch takes and in how many lanes, from how fast the last ones were."""
+"""How much a batch takes, and in one lane or in all, from how fast the last ones were.
+
+How many lanes there are is a parameter, `parallelism`: `Parameters.lanes`.
+"""
 
 from __future__ import annotations
 

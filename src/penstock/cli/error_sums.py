@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class AlikeNotes:
-    """Notes on entries: of those that say the same, the first is said at once, and the others are counted."""
+    """Notes on entries: of those that say the same, the first is said at once, and the others are counted.
+
+    They are printed by `penstock errors`; lines of a run's log are counted by `events.AlikeLines`.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """Say notes through `say`."""

@@ -1,4 +1,7 @@
-"""What the target lacks of what the source has: tables and columns, partitions and enum labels."""
+"""What the target lacks of what the source has: tables and columns, partitions and enum labels.
+
+Indexes and other post-data objects that it lacks are found by `dialects.postgres.target.post_data_builder`.
+"""
 
 from __future__ import annotations
 

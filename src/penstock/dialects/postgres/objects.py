@@ -106,7 +106,7 @@ class CatalogObject:
 
     @property
     def what(self) -> str:
-        """What it is, in a few words; steps of setup and fittings say the same."""
+        """What it is, in a few words; steps of setup and post-data objects say the same."""
         of = "" if self.table is None else f" of {self.table}"
         if self.holder is not None:
             held = str(self.table) if self.holder in ("table", "partition") else f"{self._held}{of}"

@@ -1,4 +1,4 @@
-"""Fittings: what a table has besides what applying changes needs, and a copy needs once an application writes to it.
+"""Post-data objects: what applying changes does not need, and a copy does once an application writes to it.
 
 These are defaults, identities, checks, indexes that are not unique, comments, and the sequences behind them.
 """
@@ -25,7 +25,7 @@ from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_use
 
 
 class PostDataKind(StrEnum):
-    """What a fitting is, as `plan` names it."""
+    """What a post-data object is, as `plan` names it."""
 
     SEQUENCE = "sequence"
     OWNER = "owner"
@@ -38,7 +38,7 @@ class PostDataKind(StrEnum):
 
 
 class When(StrEnum):
-    """When a fitting is made: before the rows are there, beside changes once they are, or when an application comes."""
+    """When one is made: before the rows are there, beside changes once they are, or when an application comes."""
 
     SETUP = "setup"
     COPIED = "copied"
@@ -127,7 +127,7 @@ class PostData(NativeForm):
 
 @dataclass(frozen=True)
 class Found:
-    """A fitting as the catalogue has it; see sql/fittings.sql."""
+    """A post-data object as the catalogue has it; see sql/fittings.sql."""
 
     root: TableName
     level: int
@@ -294,7 +294,7 @@ def _placed(uses: Sequence[SequenceUse], renamed: Mapping[TableName, Renamed]) -
 
 
 def _reason(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]) -> str | None:
-    """Say why a fitting is not brought; an empty text where nobody asks, None where it is brought."""
+    """Say why a post-data object is not brought; an empty text where nobody asks, None where it is brought."""
     dropped = [column for column in one.columns if _column(renamed, column) is None]
     if dropped:
         return (

@@ -1,4 +1,4 @@
-"""Readers of columns whose messages have no schema: by what the source's column is, where that was told.
+"""Values of messages without schema: readers of columns, by what the source's column is, where that was told.
 
 See `canonical` for what a reader is.
 

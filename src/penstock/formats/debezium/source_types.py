@@ -1,5 +1,7 @@
 """What the source's column is, for events that have no schema: told, and read as the schema would have been.
 
+What a type is called in a PostgreSQL target, `dialects.postgres.logical` says.
+
 The same number stands for another time by the precision of the source's column and the options of its connector, and
 the same base64 for another decimal by its scale. So a type is told as the source has it, `DATETIME(3)`, `NUMBER(10,2)`,
 or as the schema would call it, `io.debezium.time.MicroTimestamp`; what the target has there is never asked.

@@ -250,7 +250,10 @@ class KafkaOffsets:
         return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
-        """Keep offsets, each with a note."""
+        """Keep offsets, each with a note: a hint that makes the next start shorter.
+
+        Where a run goes on is the low watermark in the target's ledger.
+        """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         kept = [TopicPartition(*partition, offset, metadata=note) for partition, (offset, note) in offsets.items()]

@@ -125,7 +125,10 @@ class DebeziumSource:
         return len(self._tables.versions())
 
     def free(self, upto: Scn, consumer: str) -> int:
-        """Commit the offsets that the next run begins at; what lies before them is deleted by retention alone."""
+        """Commit the offsets up to here, as a hint for the next run; where it goes on, the target's ledger says.
+
+        What lies before them is deleted by retention alone.
+        """
         self._positions = self._tracker.offsets(upto)
         # What is not committed only makes the next start longer.
         if time.monotonic() - self._committed_at >= _COMMIT_EVERY_S:

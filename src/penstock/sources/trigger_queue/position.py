@@ -1,4 +1,7 @@
-"""Slices of a trigger queue, and positions as Spark's offsets."""
+"""Slices of a trigger queue, and positions as Spark's offsets.
+
+Which position (SCN) a transaction has, its database says: `dialects.postgres.source.change_log`, in `_read_page`.
+"""
 
 from __future__ import annotations
 

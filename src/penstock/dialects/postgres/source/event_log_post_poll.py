@@ -1,4 +1,7 @@
-"""Statements of the pipeline file that are run after a poll of an event log, to clean up the log for example."""
+"""The user's own statements, which are run after a poll of an event log, to clean up the log for example.
+
+What status rows get is decided in `sources.event_log`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Ticks: snapshots stored in a source, which cut its change log into intervals.
 
 They are rows of the source database, so every reader cuts the log at the same places.
+A transaction's SCN is the one of the tick before it and its rank behind that, which `change_log._read_page` counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The conflict log in a PostgreSQL target: how conflicts were resolved, without any value of a row."""
+"""The conflict log in a PostgreSQL target: how conflicts were resolved, without any value of a row.
+
+An entry names the transaction and which of its changes it was; the row is in the source's log, while that is kept.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class PlannedObjects:
     """What is going to be made, and what is not.
 
     Attributes:
-        made_yet: What steps and fittings make, each in the words of its summary.
+        made_yet: What steps and post-data objects make, each in the words of its summary.
         reasons: Why others are not made.
         made: The tables that setup has made, or makes.
     """

@@ -204,6 +204,8 @@ class PostgresLedger(PostgresCopyLedger):
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
         """Move the low watermark to the end of a batch whose every transaction is applied.
 
+        A restart goes on from there, whatever the kind of source; what a position means to it, its `join` knows.
+
         `anchor` is the source's last cut at or before that, where the source has cuts.
 
         Once this returns, what the apply servers have committed is on disk too, and the source may forget it.

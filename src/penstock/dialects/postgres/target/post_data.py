@@ -1,4 +1,4 @@
-"""What the target's tables lack of the source's fittings: what setup makes, what is made later, what is left out."""
+"""Post-data objects that the target's tables lack: what setup makes, what is made later, what is left out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TargetPostData:
     objects: Objects
 
     def has(self, item: PostDataObject) -> bool:
-        """Whether a fitting is there already, in whatever wording."""
+        """Whether a post-data object is there already, in whatever wording."""
         match item.kind:
             case PostDataKind.SEQUENCE:
                 return bool(item.other and self.taken.get(item.other))
@@ -112,7 +112,7 @@ def lacking(post_data: PostData, state: TargetPostData) -> list[PostDataObject]:
 def obstacles(
     connection: Connection, post_data: Iterable[PostDataObject], made: Collection[TableName] = ()
 ) -> dict[PostDataObject, str]:
-    """Say which fittings cannot be made, and why: they need what is not here, or what another role could change.
+    """Say which post-data objects cannot be made, and why: they need what is missing, or what others could change.
 
     Args:
         made: Types that setup makes before them.
@@ -143,7 +143,7 @@ def plan_post_data(
     existing: Collection[TableName],
     types: Collection[TableName],
 ) -> None:
-    """Plan what setup makes of fittings, and note what is made later, and what is left out.
+    """Plan what setup makes of post-data objects, and note what is made later, and what is left out.
 
     Tables that setup makes, or has made, get them; others are left as they are.
 
@@ -212,14 +212,14 @@ def plan_post_data(
 
 
 def _users(item: PostDataObject, all_of_them: Iterable[PostDataObject]) -> frozenset[TableName]:
-    """The tables that need a fitting: of a sequence, all that draw from it."""
+    """The tables that need a post-data object: of a sequence, all that draw from it."""
     if item.kind is not PostDataKind.SEQUENCE:
         return frozenset({item.root})
     return frozenset(one.root for one in all_of_them if one.other == item.other)
 
 
 def statement(item: PostDataObject, *, is_new: bool) -> str | None:
-    """Return what makes a fitting; None where the table that setup is about to make has it as it is.
+    """Return what makes a post-data object; None where the table that setup is about to make has it as it is.
 
     Args:
         is_new: Setup makes the table in the same transaction, with its identities.

@@ -191,13 +191,13 @@ class PostgresPostDataBuilder(PostDataBuilder):
 
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
-            self._session = connect(self._url, f"penstock {self._process} fittings")
+            self._session = connect(self._url, f"penstock {self._process} post-data")
             self._session.execute(WITHOUT_VIEWS)
         return self._session
 
 
 def _relation(item: PostDataObject) -> TableName:
-    """The name of the sequence or index that a fitting is."""
+    """The name of the sequence or index that a post-data object is."""
     if item.kind is PostDataKind.SEQUENCE and item.other is not None:
         return item.other
     return TableName(item.table.schema, item.name)

@@ -1,7 +1,8 @@
 """A session at a PostgreSQL target: its settings and transactions, and what it takes in bulk.
 
 Sessions run with `session_replication_role = replica`, so the target's ordinary triggers do not fire. That
-also silences foreign keys and deferrable constraints, whose checks are triggers; apply makes them itself (ADR 4).
+also silences foreign keys and deferrable constraints, whose checks are triggers; apply makes them itself, in
+`SetPath` and in `RowPath._check` (ADR 4).
 """
 
 from __future__ import annotations
