@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.apply_errors import ContentionError
+from penstock.apply.apply_errors import VALUE_MALFORMED, ApplyError, ContentionError
 from penstock.errors import (
     ConfigError,
     FencedError,
@@ -14,6 +16,7 @@ from penstock.errors import (
     OperatorError,
     PenstockError,
     RetryableError,
+    TableError,
     from_json,
 )
 
@@ -65,3 +68,17 @@ def test_a_kind_of_its_own_crosses_as_the_nearest_one_that_is_known() -> None:
     told = from_json(ContentionError("blocked", where="table t").to_json())
     assert type(told) is RetryableError
     assert (told.what, told.where) == ("blocked", "table t")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MalformedInputError("the value is none", where="topic t, offset 3", do="look"),
+        TableError("cannot be read", where="there", do="grant", table=("public", "t")),
+        ApplyError(VALUE_MALFORMED, "invalid", where="here", code="22P02", column="c"),
+    ],
+)
+def test_an_error_is_the_same_after_it_was_pickled(error: PenstockError) -> None:
+    found = pickle.loads(pickle.dumps(error))
+
+    assert (type(found), str(found), found.args, vars(found)) == (type(error), str(error), error.args, vars(error))

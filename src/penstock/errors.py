@@ -7,7 +7,9 @@ whose names begin with `redacted_`; docs/security.md lists them.
 
 from __future__ import annotations
 
+import copyreg
 import json
+from typing import Any
 
 
 class PenstockError(Exception):
@@ -31,6 +33,10 @@ class PenstockError(Exception):
         place = f" ({self.where})" if self.where else ""
         advice = f". {self.do[0].upper()}{self.do[1:]}" if self.do else ""
         return f"{self.what}{place}{advice}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let pickle make it without `__init__`, whose parameters differ from class to class."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def to_json(self) -> str:
         """Return a text that `from_json` turns back into the same error, in another process.
