@@ -87,9 +87,12 @@ class BoundColumns:
     @property
     def digest(self) -> str:
         """SQL for a number that tells a row from others, whatever its status and `record_id`."""
-        said = ("event_type", "event_time", "table_name", "table_key", "column_name", "old_value", "new_value")
-        texts = ", ".join(map(self.text, said))
-        return f'pg_catalog.hashtextextended(ARRAY[{texts}]::text COLLATE "C", 0)'
+        texts = ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
+        cells = [f'{self.text(name)} COLLATE "C"' for name in texts]
+        is_plain = self.types["event_time"] in _TIMES
+        # No text is made of a time, which takes as long as all the rest.
+        cells.append(self["event_time"] if is_plain else f'{self.text("event_time")} COLLATE "C"')
+        return f"pg_catalog.hash_record_extended(ROW({', '.join(cells)}), 0)"
 
     def is_status(self, status: str) -> str:
         """SQL for whether a row has a status; blanks behind it mean nothing."""
