@@ -21,7 +21,7 @@ from tests.lab import Lab
 from bench.systems import Ours, execute
 from bench.workloads import WORKLOADS
 from penstock.apply import prefetch, server
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.apply.task import apply_windows
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target import staging

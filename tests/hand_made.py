@@ -16,9 +16,9 @@ from penstock import change as c
 from penstock.apply.coordinator import Dependencies, plan_lanes
 from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.error_queue import Actor, ErrorEntry
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.retry import Retried, RetryConfig, retry
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
 from penstock.apply.virtual_dependencies import NONE

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from penstock import change as c
 from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import LaneClaim, ProcessState
 from penstock.apply.retry import RetryConfig, retry
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import (
     LANE,

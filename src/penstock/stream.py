@@ -275,7 +275,7 @@ class Backlog:
 
 
 class Reader(Protocol):
-    """Reads slices of one source as change-stream batches, in whichever process it has travelled to."""
+    """Reads slices of one source as change-stream batches, in whichever process it has travelled to; see `Source`."""
 
     def open(self) -> None:
         """Open what the first `read` would have to wait for."""
@@ -298,7 +298,10 @@ class Reader(Protocol):
 
 
 class Source(Protocol):
-    """A source as the driver sees it. Nothing is opened before it is needed; not for two threads at once."""
+    """A source as the driver sees it; each folder of `sources` has one, in its `source.py` or `queue.py`.
+
+    Nothing is opened before it is needed; not for two threads at once.
+    """
 
     def open(self) -> None:
         """Open what the first calls would have to wait for."""

@@ -83,7 +83,7 @@ class CapturedDatabase:
 
     Attributes:
         connector: The source of a pipeline.
-        open_log: Says how tasks open the change log of a set at a url.
+        open_log: Says how the Spark data source opens the change log of a set at a url.
         name_of: Returns what the database at a url is called; raises a `ConfigError` where the url cannot be read.
     """
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.apply.apply_errors import CHECK_VIOLATED, ROW_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.coordinator import Dependencies, with_followers
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.change import Op, TableName
 from tests.hand_made import T, Target, Txn, insert, update
 

@@ -20,7 +20,7 @@ from penstock.apply.conflict_methods import (
     TableRules,
     incoming_wins,
 )
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.change import Op, TableName
 from penstock.errors import OperatorError
 from tests.hand_made import T, Target, Txn, delete, insert, update

@@ -14,8 +14,8 @@ from penstock.apply.apply_errors import ROW_MISSING, TYPE_DIFFERS, VALUE_MISSING
 from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.entry_edits import by_form
 from penstock.apply.group import COLUMNS
+from penstock.apply.lane import ServerConfig
 from penstock.apply.large import LargeTransaction
-from penstock.apply.server import ServerConfig
 from penstock.apply.task import TaskContext, apply_large
 from penstock.change import Op, TableName
 from penstock.dialects.postgres.target.access import PostgresTarget

@@ -14,7 +14,7 @@ from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATE
 from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.conflict_resolver import ConflictResolver
 from penstock.apply.handlers import runner
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from tests.apply import handled

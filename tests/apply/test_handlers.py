@@ -34,7 +34,7 @@ from penstock.apply.conflict_methods import (
     TableRules,
 )
 from penstock.apply.handlers.settings import NO_HANDLERS, Function, HandlerSettings
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.virtual_dependencies import ValueDependency, VirtualDependencies
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.apply.error_queue import EntryAction, EntryOutcome
 from penstock.apply.group import COLUMNS
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.large import LargeTransaction
 from penstock.apply.retry import RetryConfig, go_on
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_large
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName

@@ -16,7 +16,7 @@ from penstock.apply.apply_errors import (
     UNIQUE_VIOLATED,
     VALUE_MISSING,
 )
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from tests.hand_made import Lcr, T, Target, Txn, delete, insert, update
 
 SQL = """

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.apply.lane import ServerConfig
 from penstock.apply.prefetch import ahead
-from penstock.apply.server import ServerConfig
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import RetryableError
 from tests.lab import Lab

@@ -13,12 +13,12 @@ import pytest
 
 from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.history import CaptureOrigin, Consumer, History, Joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab
 

@@ -7,7 +7,7 @@ from psycopg.abc import Buffer
 from psycopg.types.string import StrDumper
 
 from penstock.apply import lane_writer
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.dialects.postgres import connection
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.target import session

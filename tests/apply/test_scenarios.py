@@ -19,7 +19,7 @@ from penstock.apply.apply_errors import (
     UNIQUE_VIOLATED,
     VALUE_MISSING,
 )
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName
 from penstock.errors import OperatorError

@@ -28,7 +28,7 @@ from penstock.apply.conflict_methods import (
     TableRules,
 )
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.change import Op, TableName
 from tests.apply import handled
 from tests.apply.handled import SEEN, function, on, settings, statements

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock.apply.apply_errors import CHILD_EXISTS, ROW_MISSING
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from tests.apply.test_scenarios import WAYS, acct, apply
 from tests.hand_made import Lcr, T, Target, Txn, delete, insert, update
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.apply.conflict_methods import ConflictKind, ConflictRules, Method, Resolver, TableRules
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.session import PostgresSession

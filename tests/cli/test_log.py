@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from penstock.apply.lag_histogram import LagHistogram
+from penstock.apply.lane import LaneResult
 from penstock.apply.progress import Progress
-from penstock.apply.server import LaneResult
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.cli.main import silence_spark
 from penstock.errors import OperatorError

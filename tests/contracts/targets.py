@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.apply.lane import ServerConfig
 from penstock.apply.ledger import ProcessState
-from penstock.apply.server import ServerConfig
 from penstock.apply.task import TaskContext
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.pipeline.connectors import TargetLedger

@@ -13,8 +13,8 @@ import pytest
 from penstock import wiring
 from penstock.apply import apply_errors
 from penstock.apply.apply_errors import ApplyError
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.session import TargetSession
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.apply.task import TaskContext, apply_lane, in_commit_order

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger

@@ -26,8 +26,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from penstock.apply.lane import ServerConfig
 from penstock.apply.listener import CopyListener
-from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin

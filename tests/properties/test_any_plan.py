@@ -25,7 +25,7 @@ from penstock.apply.conflict_methods import (
     Resolver,
     TableRules,
 )
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import Limit, Scn

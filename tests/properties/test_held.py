@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import Limit
 from tests.examples import examples

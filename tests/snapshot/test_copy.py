@@ -15,9 +15,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.apply.lane import ServerConfig
 from penstock.apply.listener import CopyListener
 from penstock.apply.parameters import OnBadRow
-from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.dialects.postgres.source import copy as postgres_copy

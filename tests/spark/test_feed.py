@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.server import LaneResult
+from penstock.apply.lane import LaneResult
 from penstock.change import TableName
 from penstock.config.apply import ApplyConfig
 from penstock.logical import Kind, LogicalType

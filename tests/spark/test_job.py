@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.errors import RetryableError
 from penstock.position import Limit
 from penstock.spark.job import BatchJobs, _carried, for_each

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.base import LockedError
 from penstock.dialects.postgres.connection import connect

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules, retyped_by_expression
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.not_followed import not_followed

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.apply.apply_errors import CHECK_VIOLATED, DDL_NOT_CARRIED_OUT
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab, table
 from tests.stories.test_ddl_applied import FOLLOWING, following, without_event_triggers

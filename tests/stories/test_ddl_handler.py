@@ -22,9 +22,9 @@ from penstock.apply.apply_errors import (
 from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
+from penstock.apply.lane import ServerConfig
 from penstock.apply.parameters import Parameters
 from penstock.apply.retry import RetryConfig, retry
-from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.apply.virtual_dependencies import NONE
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue

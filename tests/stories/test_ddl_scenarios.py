@@ -8,8 +8,8 @@ import pytest
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ROW_DIFFERS
 from penstock.apply.conflict_methods import ConflictRules, TableRules
+from penstock.apply.lane import ServerConfig
 from penstock.apply.retry import RetryConfig, retry
-from penstock.apply.server import ServerConfig
 from penstock.change import Op
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from tests.lab import Lab, table

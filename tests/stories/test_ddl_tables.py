@@ -14,7 +14,7 @@ import pytest
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import HandlerSettings
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.report import Report
 from tests.apply import handled

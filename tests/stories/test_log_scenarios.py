@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.position import Limit
 from tests.lab import Lab
 

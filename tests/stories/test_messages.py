@@ -17,7 +17,7 @@ from penstock.apply.entry_rows import stand
 from penstock.apply.handlers import ApplyError
 from penstock.apply.handlers.message import UserMessage
 from penstock.apply.handlers.settings import HandlerSettings
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.change import MESSAGES, Op
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.errors import ConfigError, HandlerError, OperatorError

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock.apply.ddl import DdlPolicy, DdlRules
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.pipeline.plan import Plan
 from tests.lab import Lab
 

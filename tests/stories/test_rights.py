@@ -17,8 +17,8 @@ from psycopg import sql
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules, is_one_part
+from penstock.apply.lane import ServerConfig
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply.server import ServerConfig
 from penstock.cli.verify import VerifyProgress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.base import Renamed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.snapshot.chunk import Chunk, CopySource

@@ -19,7 +19,7 @@ WIDENED = {
 def test_a_column_that_was_widened_at_the_source_keeps_its_values_or_waits(
     lab: Lab, narrow: str, use_set_path: bool
 ) -> None:
-    from penstock.apply.server import ServerConfig
+    from penstock.apply.lane import ServerConfig
 
     wide, value, item = WIDENED[narrow]
     lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, v {narrow}); CREATE TABLE good (id int PRIMARY KEY)")

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from penstock.apply.apply_errors import FOREIGN_KEY_VIOLATED, TYPE_DIFFERS, UNIQUE_VIOLATED
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab
 from tests.snapshot.test_copy import copy

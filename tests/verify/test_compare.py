@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import change as c
-from penstock.apply.server import ServerConfig
+from penstock.apply.lane import ServerConfig
 from penstock.apply.task import LANE, apply_lane, plan_batch
 from penstock.cli.verify import as_json, show
 from penstock.demo.servers import EmbeddedPostgres

@@ -35,7 +35,7 @@ class LaneClaim:
         epoch: Counts the runs of the process.
         lane: Number of the lane.
         attempt: Grows with every attempt at the same work within an epoch.
-        moves_watermark: The process has only this lane, so each commit of it moves the low watermark.
+        moves_watermark: The batch is in this lane alone, so each commit of it moves the low watermark.
         cut: The source's cut behind what the lane applies; None where the source has no cuts.
     """
 
@@ -74,7 +74,10 @@ class Failed:
 
 
 class LaneLedger(ABC):
-    """The lane's entries. Every method runs inside an open transaction of the lane's session."""
+    """The lane's entries; PostgreSQL's are `PostgresLaneLedger`.
+
+    Every method runs inside an open transaction of the lane's session.
+    """
 
     @abstractmethod
     def claim(self) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 
 from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.lane import LaneResult
 from penstock.apply.lane_sizing import LaneSizing
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits
@@ -25,7 +26,6 @@ from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.events import Event, tell
@@ -52,7 +52,7 @@ class TablesAddedError(PenstockError):
 
 
 class Feed(Protocol):
-    """The source, as the process drives it."""
+    """The source, as the process drives it: `pipeline.feed.SourceFeed`, and those of `sinks`."""
 
     @property
     def source(self) -> str:
@@ -116,7 +116,7 @@ class Feed(Protocol):
 
 
 class Ledger(Protocol):
-    """The process's own entries at the target."""
+    """The process's own entries at the target. PostgreSQL's are `PostgresLedger`; sinks have others."""
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
         """Become the one run of this process."""
@@ -128,7 +128,11 @@ class Ledger(Protocol):
         """Write down which history the process follows from now on, and from where."""
 
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
-        """Move the low watermark to the end of a batch; `anchor` is the source's last cut at or before that."""
+        """Move the low watermark to the end of a batch, and see to it that all of the batch is on disk.
+
+        A batch in one lane has moved the watermark with each commit; positions without transactions come here.
+        `anchor` is the source's last cut at or before the end.
+        """
 
     def note_idle(self, consistent_at: datetime) -> None:
         """Write down that nothing waited at the source at this time."""

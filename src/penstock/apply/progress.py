@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from penstock.apply.lag_histogram import LagHistogram
-from penstock.apply.server import LaneResult
+from penstock.apply.lane import LaneResult
 from penstock.position import Scn
 
 

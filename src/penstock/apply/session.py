@@ -21,7 +21,7 @@ from penstock.schema import ForeignKey, TableSchema
 
 
 class TargetSession(ABC):
-    """One connection to the target, kept for many transactions.
+    """One connection to the target, kept for many transactions. PostgreSQL's is `PostgresSession`.
 
     A database error is an `ApplyError`, a `ContentionError`, or one of the process. In the order of their users: what
     all need, the set path, the row path, DDL. The set path is for speed: a session may leave it out.

@@ -1,4 +1,4 @@
-"""The two tasks of a batch: plan the lanes of its transactions, and apply one lane.
+"""The tasks of a batch: plan the lanes of its transactions, and apply one lane; or, for a batch in one lane, only that.
 
 Both run wherever Spark puts them; what they need travels to them in a `TaskContext`.
 """
@@ -21,10 +21,11 @@ from penstock.apply.coordinator import plan_lanes
 from penstock.apply.dependency_keys import find_dependencies
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.group import COLUMNS, SCHEMA, Group, cut_groups, group_sizes, whole_group
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.retry import Retried, RetryConfig, go_on
-from penstock.apply.server import GROUP_BYTES, ApplyServer, LaneResult, ServerConfig
+from penstock.apply.server import GROUP_BYTES, ApplyServer
 from penstock.apply.session import TargetSession
 from penstock.apply.target import TargetCatalog
 from penstock.change import TableName
@@ -42,7 +43,7 @@ _PACK_CHANGES = 10_000
 
 
 class Target(ABC):
-    """A target as a task reaches it; small enough to travel with the task."""
+    """A target as a task reaches it; small enough to travel with the task. PostgreSQL's is `PostgresTarget`."""
 
     @abstractmethod
     def session(self, epoch: int) -> TargetSession:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from penstock.apply.lane import ServerConfig
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.retry_policy import RetryPolicy
-from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.change import TableName
 from penstock.errors import OperatorError

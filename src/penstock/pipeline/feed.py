@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from penstock.apply.dependency_keys import fingerprint
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import ReleasedTransaction, TablesAddedError
-from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import TaskContext
 from penstock.change import TableName

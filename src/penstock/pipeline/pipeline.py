@@ -1,8 +1,8 @@
 """A pipeline that applies: one method for each command, for the command line and for any program.
 
 Where a command takes more than a few lines, a module of its name has them: `setup_plan`, `verification`, `resync`,
-`switch`, `cutover`, `control` (`penstock apply`), and `run` with what works beside a run. `Capturing` has what a
-pipeline that publishes can, too.
+`switch`, `cutover`, `control` (`penstock apply`), and `apply_run` with what works beside a run. `Capturing` has what a
+pipeline that publishes can, too: its `run` is the run of both.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import threading
 import time
 
 from penstock.apply.lag_histogram import LagHistogram
+from penstock.apply.lane import LaneResult
 from penstock.apply.process import TablesAddedError
-from penstock.apply.server import LaneResult
 from penstock.pipeline.feed import SourceFeed
 from penstock.pipeline.sink import FeedSettings, SinkLedger
 from penstock.position import Limit, Scn

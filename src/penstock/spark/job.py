@@ -19,11 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from penstock.apply.group import group_sizes
+from penstock.apply.lane import LaneResult
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.listener import CopyListener
 from penstock.apply.process import ReleasedTransaction
-from penstock.apply.server import GROUP_BYTES, LaneResult
+from penstock.apply.server import GROUP_BYTES
 from penstock.apply.task import (
     LANE,
     TaskContext,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from penstock import change as c
 from penstock.apply.apply_errors import VALUE_MISSING, VALUE_TOO_LONG
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.task import TaskContext, apply_lane, in_commit_order
 from penstock.change import TableName
 from penstock.dialects.postgres.target.access import PostgresTarget

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState
-from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.pipeline.sink import FeedSettings
 from penstock.sinks.archive.files import FileWriter

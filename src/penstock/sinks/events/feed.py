@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState
-from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.pipeline.sink import FeedSettings

@@ -21,7 +21,7 @@ _NO_TABLE = 0
 
 
 class ChangeLog(Source):
-    """A change log in a source database. Dialects implement it."""
+    """A change log in a source database. PostgreSQL's is `PostgresChangeLog`."""
 
     @abstractmethod
     def next_slice(

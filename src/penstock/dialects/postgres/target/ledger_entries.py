@@ -1,4 +1,4 @@
-"""What others than the process's driver, its lanes and the error queue read and write in the ledger.
+"""Entries of the ledger that commands read and write; those of a run are in `ledger` and `lane_ledger`.
 
 With `ledger`, `lane_ledger`, `error_queue`, `error_entries`, `conflict_log`, `resync` and `ledger_version` this is all
 SQL that names its tables.
