@@ -212,7 +212,7 @@ def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     told(folder(tmp_path, log, log.records[:4]))
     (path,) = (tmp_path / "index").rglob("*.npz")
     with np.load(path) as stored:
-        earlier = {name: array for name, array in stored.items() if name not in ("floors", "chains")}
+        earlier = {name: array for name, array in stored.items() if name not in ("floors", "chains", "of")}
     assert len(earlier) == 6
     np.savez(path, **earlier)
 
@@ -230,6 +230,20 @@ def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     log.commit(4)
     with pytest.raises(MalformedInputError, match="is not in the log that was recorded"):
         told(folder(tmp_path, log, log.records[:4], log.records[4:8], log.records[9:]))
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+def test_an_index_of_other_files_is_not_gone_by(tmp_path: Path, is_raw: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder was emptied and filled anew, with its index left; or a file grew, which it may not."""
+    log = three(is_raw=is_raw)
+    told(folder(tmp_path, log, log.records[:2], log.records[2:4]))
+
+    found = told(folder(tmp_path, log, log.records[:2], log.records[2:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [(txn, "insert") for txn in "11223"]
+    assert "the index is not of file" in caplog.text
+    assert "000000002.db2log, which each process looks at anew" in caplog.text
+    assert "000000001.db2log" not in caplog.text
 
 
 def test_a_log_that_holds_something_else_than_was_read_is_refused_by_a_later_run(tmp_path: Path) -> None:
