@@ -341,6 +341,16 @@ class Assembly:
             said = f"{what}, as no position lies before it"
             tell(Event.NOTE, f"{said}: {self._log.label}", level=logging.WARNING)
 
+    def tell_of_open(self) -> None:
+        """Say that transactions have begun and not ended: what is there of them is not applied before it is whole."""
+        groups = self.index.open_groups if self.has_ends else ()
+        if groups:
+            number, events = len(groups), count(self.index.opened_events, "change")
+            what = f"{count(number, 'transaction')} with {events} wait{'s' * (number == 1)} for an END"
+            # Of files, this is all that is known to come.
+            level = logging.WARNING if self._log.ends else logging.INFO
+            tell(Event.NOTE, f"{what}, the first is {groups[0]}: {self._log.label}", level=level)
+
     def refuse_cut(self) -> None:
         """Raise an `OperatorError` where records are gone that may be needed."""
         if self.cut:
