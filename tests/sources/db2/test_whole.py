@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,41 @@ def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     log.commit(4)
     with pytest.raises(MalformedInputError, match="is not in the log that was recorded"):
         told(folder(tmp_path, log, log.records[:4], log.records[4:8], log.records[9:]))
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+@pytest.mark.parametrize("ends", [Log.commit, Log.abort], ids=["commit", "rollback"])
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_a_lost_end_of_a_transaction_is_noticed_when_its_identifier_is_given_again(
+    tmp_path: Path, is_raw: bool, ends: Callable[[Log, int], None], cut: int
+) -> None:
+    log = Log(is_raw=is_raw, is_chained=True)
+    log.insert(1, 1, plain(1))
+    log.insert(1, 2, plain(2))
+    ends(log, 1)
+    del log.last[1]
+    log.insert(1, 3, plain(3))
+    log.commit(1)
+    records = [*log.records[:2], *log.records[3:]]
+    told(folder(tmp_path, log, records[: cut - 1]))
+
+    with pytest.raises(MalformedInputError, match="an earlier transaction with this identifier has not ended"):
+        told(folder(tmp_path, log, records[: cut - 1], records[cut - 1 :]))
+    for path in (tmp_path / "index").rglob("*.npz"):
+        path.unlink()
+    with pytest.raises(MalformedInputError, match="an earlier transaction with this identifier has not ended"):
+        told(folder(tmp_path, log, records, []))
+
+
+def test_a_file_that_is_exchanged_behind_a_slice_is_not_read_for_it(tmp_path: Path) -> None:
+    log = three(is_raw=False)
+    source = folder(tmp_path, log, log.records)
+    part = source.next_slice(START)
+    assert part is not None
+    (tmp_path / "000000001.db2log").write_bytes(b"".join(log.records[3:]))
+
+    with pytest.raises(MalformedInputError, match="the files hold 0 changes where they held 5"):
+        list(source.read(part))
 
 
 @pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
