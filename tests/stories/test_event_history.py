@@ -244,3 +244,23 @@ def test_a_snapshot_whose_first_files_are_gone_is_told_of(folder: Folder, caplog
     folder.run()
 
     assert "no row of the connector's first snapshot is marked as its first" in caplog.text
+
+
+def test_a_truncate_of_several_tables_empties_each_of_them(folder: Folder) -> None:
+    """All of it has one place in the source's log, and none of it a key."""
+    folder.lab.target.execute(f"{TABLE}; CREATE TABLE public.u (id int PRIMARY KEY, v text)")
+
+    def of_other(made: Line) -> Line:
+        made["topic"] = "shop.public.u"
+        made["value"]["source"]["table"] = "u"
+        return made
+
+    emptied = unnumbered("c", 1, "a", 7, 701), of_other(unnumbered("c", 1, "a", 7, 701))
+    for one in emptied:
+        one["key"] = None
+        one["value"] |= {"op": "t", "after": None}
+    folder.write(row(1, "a", "first"), of_other(row(1, "a", "last")), *emptied)
+
+    assert folder.run().changes == 2
+
+    assert folder.rows() == folder.lab.target.execute("SELECT * FROM public.u").fetchall() == []

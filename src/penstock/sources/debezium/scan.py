@@ -47,7 +47,7 @@ class PlacedEvent(NamedTuple):
         connector, position: Its place in the order of all changes of the connector.
         ts_us: When it was made.
         size_bytes: Of key and value.
-        has_key: The record has one.
+        has_key: The record has one, or needs none to be told from others, as a truncation.
     """
 
     offset: int
@@ -129,7 +129,7 @@ def placed(record: TopicRecord, seen: Seen | None) -> Placed | None:
         source.position,
         source.ts_us,
         seen.size_bytes,
-        bool(record.key),
+        bool(record.key) or seen.op == "t",
     )
 
 
