@@ -268,6 +268,29 @@ def test_a_file_that_is_exchanged_behind_a_slice_is_not_read_for_it(tmp_path: Pa
         list(source.read(part))
 
 
+def test_a_table_that_is_made_with_the_identifiers_of_another_is_named_before_its_rows_are_read(tmp_path: Path) -> None:
+    """The other one was dropped: identifiers are given again."""
+    log = Log(is_chained=True)
+    log.insert(1, 1, plain(1))
+    log.commit(1)
+    log.add(2, 0x4E, log.dms(128))
+    made_at = [7, log.lsn]
+    log.insert(2, 1, plain(2))
+    log.commit(2)
+
+    with pytest.raises(MalformedInputError, match=r"a table was made here with the identifiers of \w+\.\w+") as refused:
+        told(folder(tmp_path, log, log.records))
+
+    assert f'"from": {made_at}' in refused.value.do
+    source = folder(tmp_path, log, log.records)
+    with (tmp_path / "catalog.json").open("a") as catalog:
+        json.dump(TABLE | {"table": "OTHER", "from": made_at}, catalog)
+    part = source.next_slice(START)
+    assert part is not None
+    names = [row["table_name"] for batch in source.read(part) for row in batch.to_pylist()]
+    assert names == [TABLE["table"], "OTHER"]
+
+
 @pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
 def test_an_index_of_other_files_is_not_gone_by(tmp_path: Path, is_raw: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A folder was emptied and filled anew, with its index left; or a file grew, which it may not."""
