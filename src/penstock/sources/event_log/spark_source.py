@@ -177,7 +177,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known < (settled := source.settled()):
             raise OperatorError(
                 f"the journal does not hold what follows position {known}, which the checkpoint has reached: events up"
-                f" to {settled} were settled, so the checkpoint was restored to an older state",
+                f" to {settled} were settled for another stream, or the checkpoint was restored to an older state",
                 where=self._reading.journal.label,
                 do="begin the query anew, with another checkpoint and an empty sink; rows that are to come again have"
                 " to be N",
