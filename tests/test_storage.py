@@ -41,6 +41,14 @@ def test_a_file_is_there_once_it_is_created(storage: Storage) -> None:
     assert storage.names("log") == ["1"]
 
 
+def test_the_end_of_a_file_is_read_with_its_size(storage: Storage) -> None:
+    storage.create("1", b"first and last")
+    assert storage.read_end("1", 4) == (14, b"last")
+    assert storage.read_end("1", 100) == (14, b"first and last")
+    with pytest.raises(MissingFileError):
+        storage.read_end("2", 4)
+
+
 @pytest.mark.parametrize(
     ("make", "called"),
     [

@@ -90,6 +90,9 @@ class Storage(Protocol):
             RetryableError: The place is out of reach.
         """
 
+    def read_end(self, name: str, most: int) -> tuple[int, bytes]:
+        """Return how many bytes a file has, and the last ones, at most so many; raises as `read` does."""
+
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""
 
@@ -245,6 +248,13 @@ class LocalStorage:
                 raise
             return file
 
+    def read_end(self, name: str, most: int) -> tuple[int, bytes]:
+        """Return how many bytes a file has, and the last ones."""
+        with self.open(name) as file, _translated("read", str(self.root / name)):
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most))
+            return size, file.read(most)
+
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""
         with _translated("find", str(self.root / name)), suppress(FileNotFoundError):
@@ -311,6 +321,12 @@ class ObjectStorage:
             self.store.open_input_stream(path, compression=None) as stream,
         ):
             return bytes(stream.read())
+
+    def read_end(self, name: str, most: int) -> tuple[int, bytes]:
+        """Return how many bytes an object has, and the last ones."""
+        with _translated("read", f"{self.label}/{name}"), self.store.open_input_file(self._path(name)) as file:
+            size = file.size()
+            return size, bytes(file.read_at(min(most, size), max(0, size - most)))
 
     def size(self, name: str) -> int | None:
         """Return how many bytes an object has; None where there is none."""

@@ -154,3 +154,15 @@ def test_names_that_are_told_apart_otherwise_need_no_zeros(tmp_path: Path) -> No
         (tmp_path / name).write_text(line(name))
 
     assert log(tmp_path).extents()[LINES].end == 5
+
+
+def test_files_of_penstock_s_own_without_the_first_ones_are_refused(tmp_path: Path) -> None:
+    for number in (3, 4):
+        (tmp_path / f"{number:020}.jsonl").write_text(line("a"))
+
+    with pytest.raises(OperatorError, match=r"the first file is 0{19}3\.jsonl: those before it.* are missing"):
+        log(tmp_path).extents()
+
+    for number in (1, 2):
+        (tmp_path / f"{number:020}.jsonl").write_text(line("a"))
+    assert log(tmp_path).extents()[LINES].end == 4

@@ -102,6 +102,21 @@ def test_a_snapshot_without_a_last_row_came_to_its_end_when_changes_followed() -
     assert copied(log) == {"orders": [(0, 0), (0, 1)], "others": [(0, 0), (0, 1)]}
 
 
+def test_a_snapshot_begun_again_at_a_lower_place_is_refused() -> None:
+    """The source was restored in between: the rows of the attempt that was given up are of another history."""
+    rows = [row("first", 90), row("true", 90), row("first", 50), row("last", 50)]
+    with pytest.raises(HistoryError, match=r"its rows of public\.orders lie before those of the attempt before it"):
+        copied({ENDS: ended("70"), ORDERS: rows})
+
+
+@pytest.mark.parametrize("begins", ["first", "first_in_data_collection", "last"])
+def test_two_snapshots_of_a_table_before_its_copy_are_refused(begins: str) -> None:
+    """Rows that were deleted in between are in the first one alone."""
+    rows = [row("first", 10), row("last", 10), row(begins, 50), row("last", 50)]
+    with pytest.raises(HistoryError, match=r"the connector has made two snapshots of public\.orders"):
+        copied({ENDS: ended("70"), ORDERS: rows})
+
+
 def test_a_connector_that_marks_no_first_row_begins_again_at_another_place() -> None:
     rows = [of_version("1.9.7.Final", row(*one)) for one in (("true", 10), ("true", 10), ("true", 50), ("last", 50))]
     assert copied({ENDS: ended("70"), ORDERS: rows}) == {"orders": [(0, 2), (0, 3)]}

@@ -180,6 +180,24 @@ def test_a_stream_does_not_poll_into_a_journal_that_was_restored_to_an_older_sta
         log.stream().latestOffset(end, stream.getDefaultReadLimit())
 
 
+def test_a_checkpoint_that_was_restored_to_an_older_state_is_refused_though_no_row_came_since(log: Log) -> None:
+    log.write(2, 1, "fname", "A", "B")
+    reader = log.stream()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    reader.commit(end)
+    assert log.statuses == "S"
+
+    for asked in (start, end):
+        again = log.stream()
+        again.prepareForTriggerAvailableNow()
+        if asked == end:
+            assert again.latestOffset(asked, None) == end
+        else:
+            with pytest.raises(OperatorError, match=r"does not hold what follows position 0, .* up to 1 were settled"):
+                again.latestOffset(asked, None)
+
+
 def test_a_journal_is_read_in_the_format_in_which_it_was_polled(log: Log) -> None:
     log.write(4, 1)
     stream = log.stream()

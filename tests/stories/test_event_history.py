@@ -189,3 +189,78 @@ def test_rows_of_the_first_snapshot_that_come_when_it_is_copied_are_refused(
     folder.opened().resync()
     folder.run()
     assert folder.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), *([(9, "n")] if changes else [])]
+
+
+def unnumbered(op: str, id_: int, v: str, xid: int, lsn: int, **source: Any) -> Line:
+    """An event of a connector that writes no transaction metadata."""
+    made = event(op, id_, v, xid, 1, lsn=lsn, **source)
+    made["value"]["transaction"] = None
+    return made
+
+
+def test_a_change_that_says_nothing_of_its_transaction_is_refused_before_the_first_copy_too(folder: Folder) -> None:
+    folder.lab.target.execute(TABLE)
+    folder.write(row(1, "a", "last"), unnumbered("c", 2, "b", 7, 701, txId=None))
+
+    with pytest.raises(MalformedInputError, match=r"a change says nothing of its transaction .*0001\.jsonl, line 2"):
+        folder.run()
+
+
+@pytest.mark.parametrize("other", ["b", "c"], ids=["equal", "different"])
+def test_rows_without_key_or_number_at_one_place_are_not_taken_for_one_row_told_twice(
+    folder: Folder, other: str
+) -> None:
+    """PostgreSQL gives all rows of one COPY one place."""
+    folder.lab.target.execute("CREATE TABLE public.t (id int, v text)")
+    copied, first, second = row(1, "a", "last"), *(unnumbered("c", 2, v, 7, 701) for v in ("b", other))
+    for one in (copied, first, second):
+        one["key"] = None
+    folder.write(copied, first, second)
+
+    with pytest.raises(MalformedInputError, match=r"two changes of table public\.t, which has no key, have one place"):
+        folder.run()
+
+
+def test_changes_whose_end_does_not_come_are_told_and_counted_by_a_run_that_catches_up(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the connector's transaction metadata was switched off."""
+    folder.lab.target.execute(TABLE)
+    folder.write(row(1, "a", "last"), *commit(7, event("c", 2, "b", 7, 1)))
+    folder.run()
+    folder.write(unnumbered("c", 3, "c", 8, 801), unnumbered("c", 4, "d", 9, 901), unnumbered("u", 4, "e", 9, 902))
+
+    assert folder.run().changes == 0
+
+    assert "2 transactions with 3 changes wait for an END, the first is 8" in caplog.text
+    assert folder.opened().status().backlog_changes == 3
+
+
+def test_a_snapshot_whose_first_files_are_gone_is_told_of(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    folder.lab.target.execute(TABLE)
+    folder.files = 5
+    folder.write(row(3, "c", "true"), row(4, "d", "last"), *commit(7, event("c", 5, "c", 7, 1)))
+
+    folder.run()
+
+    assert "no row of the connector's first snapshot is marked as its first" in caplog.text
+
+
+def test_a_truncate_of_several_tables_empties_each_of_them(folder: Folder) -> None:
+    """All of it has one place in the source's log, and none of it a key."""
+    folder.lab.target.execute(f"{TABLE}; CREATE TABLE public.u (id int PRIMARY KEY, v text)")
+
+    def of_other(made: Line) -> Line:
+        made["topic"] = "shop.public.u"
+        made["value"]["source"]["table"] = "u"
+        return made
+
+    emptied = unnumbered("c", 1, "a", 7, 701), of_other(unnumbered("c", 1, "a", 7, 701))
+    for one in emptied:
+        one["key"] = None
+        one["value"] |= {"op": "t", "after": None}
+    folder.write(row(1, "a", "first"), of_other(row(1, "a", "last")), *emptied)
+
+    assert folder.run().changes == 2
+
+    assert folder.rows() == folder.lab.target.execute("SELECT * FROM public.u").fetchall() == []

@@ -567,6 +567,45 @@ def test_rows_of_one_record_id_are_settled_by_none_of_the_others(log: Log, delet
     assert {there.get(key, "S") for key in ("idu=1", "idu=4")} == {"S"}
 
 
+def test_rows_of_a_table_that_inherits_the_log_may_have_a_record_id_of_its_own_rows(log: Log) -> None:
+    """Its index is none of the other table's."""
+    publication = log.publication()
+    publication.setup()
+    log.lab.source.execute("ALTER TABLE indirect.event_log ALTER record_id DROP IDENTITY")
+    log.lab.source.execute("CREATE TABLE indirect.older () INHERITS (indirect.event_log)")
+    for table, number, key in (("event_log", 1, 1), ("older", 1, 2), ("older", 2, 3)):
+        log.lab.source.execute(NUMBERED.replace("event_log", table), [number, f"idu={key}"])
+
+    run(publication)
+
+    assert log.told == [("delete", "idu=3")]
+    assert log.statuses == "EES"
+
+
+KEEPS = """
+CREATE FUNCTION indirect.keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} END $$;
+CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON indirect.event_log FOR EACH ROW EXECUTE FUNCTION indirect.keep();
+"""
+
+
+@pytest.mark.parametrize("body", ["RETURN NULL;", "NEW.status := OLD.status; RETURN NEW;"], ids=["skips", "changes"])
+def test_a_log_that_keeps_a_row_new_is_refused_and_tells_no_event_twice(log: Log, body: str) -> None:
+    publication = log.publication()
+    publication.setup()
+    log.lab.source.execute(KEEPS.format(body))
+    log.write(4, "idu=1")
+
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="1 row of the event log, record_id 1, stayed N when another status"):
+            run(publication)
+        assert log.told == [("delete", "idu=1")]
+
+    log.lab.source.execute("DROP TRIGGER keep ON indirect.event_log")
+    run(publication)
+    assert log.told == [("delete", "idu=1")]
+    assert log.statuses == "S"
+
+
 def test_a_row_that_gets_the_record_id_of_one_that_was_read_is_not_passed_over(log: Log) -> None:
     publication = log.publication()
     publication.setup()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -212,7 +213,7 @@ def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     told(folder(tmp_path, log, log.records[:4]))
     (path,) = (tmp_path / "index").rglob("*.npz")
     with np.load(path) as stored:
-        earlier = {name: array for name, array in stored.items() if name not in ("floors", "chains")}
+        earlier = {name: array for name, array in stored.items() if name not in ("floors", "chains", "of")}
     assert len(earlier) == 6
     np.savez(path, **earlier)
 
@@ -230,6 +231,78 @@ def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     log.commit(4)
     with pytest.raises(MalformedInputError, match="is not in the log that was recorded"):
         told(folder(tmp_path, log, log.records[:4], log.records[4:8], log.records[9:]))
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+@pytest.mark.parametrize("ends", [Log.commit, Log.abort], ids=["commit", "rollback"])
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_a_lost_end_of_a_transaction_is_noticed_when_its_identifier_is_given_again(
+    tmp_path: Path, is_raw: bool, ends: Callable[[Log, int], None], cut: int
+) -> None:
+    log = Log(is_raw=is_raw, is_chained=True)
+    log.insert(1, 1, plain(1))
+    log.insert(1, 2, plain(2))
+    ends(log, 1)
+    del log.last[1]
+    log.insert(1, 3, plain(3))
+    log.commit(1)
+    records = [*log.records[:2], *log.records[3:]]
+    told(folder(tmp_path, log, records[: cut - 1]))
+
+    with pytest.raises(MalformedInputError, match="an earlier transaction with this identifier has not ended"):
+        told(folder(tmp_path, log, records[: cut - 1], records[cut - 1 :]))
+    for path in (tmp_path / "index").rglob("*.npz"):
+        path.unlink()
+    with pytest.raises(MalformedInputError, match="an earlier transaction with this identifier has not ended"):
+        told(folder(tmp_path, log, records, []))
+
+
+def test_a_file_that_is_exchanged_behind_a_slice_is_not_read_for_it(tmp_path: Path) -> None:
+    log = three(is_raw=False)
+    source = folder(tmp_path, log, log.records)
+    part = source.next_slice(START)
+    assert part is not None
+    (tmp_path / "000000001.db2log").write_bytes(b"".join(log.records[3:]))
+
+    with pytest.raises(MalformedInputError, match="the files hold 0 changes where they held 5"):
+        list(source.read(part))
+
+
+def test_a_table_that_is_made_with_the_identifiers_of_another_is_named_before_its_rows_are_read(tmp_path: Path) -> None:
+    """The other one was dropped: identifiers are given again."""
+    log = Log(is_chained=True)
+    log.insert(1, 1, plain(1))
+    log.commit(1)
+    log.add(2, 0x4E, log.dms(128))
+    made_at = [7, log.lsn]
+    log.insert(2, 1, plain(2))
+    log.commit(2)
+
+    with pytest.raises(MalformedInputError, match=r"a table was made here with the identifiers of \w+\.\w+") as refused:
+        told(folder(tmp_path, log, log.records))
+
+    assert f'"from": {made_at}' in refused.value.do
+    source = folder(tmp_path, log, log.records)
+    with (tmp_path / "catalog.json").open("a") as catalog:
+        json.dump(TABLE | {"table": "OTHER", "from": made_at}, catalog)
+    part = source.next_slice(START)
+    assert part is not None
+    names = [row["table_name"] for batch in source.read(part) for row in batch.to_pylist()]
+    assert names == [TABLE["table"], "OTHER"]
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+def test_an_index_of_other_files_is_not_gone_by(tmp_path: Path, is_raw: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder was emptied and filled anew, with its index left; or a file grew, which it may not."""
+    log = three(is_raw=is_raw)
+    told(folder(tmp_path, log, log.records[:2], log.records[2:4]))
+
+    found = told(folder(tmp_path, log, log.records[:2], log.records[2:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [(txn, "insert") for txn in "11223"]
+    assert "the index is not of file" in caplog.text
+    assert "000000002.db2log, which each process looks at anew" in caplog.text
+    assert "000000001.db2log" not in caplog.text
 
 
 def test_a_log_that_holds_something_else_than_was_read_is_refused_by_a_later_run(tmp_path: Path) -> None:

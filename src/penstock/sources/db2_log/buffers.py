@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import logging
 import mmap
 import tempfile
 from collections import deque
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, RetryableError
+from penstock.events import Event, tell
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.chains import LogBeginning, OpenChains
 from penstock.sources.db2_log.changes import held_size
@@ -51,12 +53,14 @@ class Indexed:
             end.
         last: The identifier of its last record.
         chains: What is known of chains at its end; None if an earlier version has written the index.
+        of: What tells the file from any other of its name; empty if an earlier version has written the index.
     """
 
     columns: tuple[NDArray[np.int64], ...]
     oldest: int
     last: Lri
     chains: OpenChains | None
+    of: str = ""
 
     def pack(self) -> bytes:
         """Return what `unpack` reads."""
@@ -64,7 +68,8 @@ class Indexed:
         arrays: dict[str, Any] = dict(zip(_COLUMNS, self.columns, strict=True))
         if self.chains is not None:
             arrays |= self.chains.pack()
-        np.savez(to, state=np.array([self.oldest, *(max(n, 0) for n in self.last)], np.uint64), **arrays)
+        state = np.array([self.oldest, *(max(n, 0) for n in self.last)], np.uint64)
+        np.savez(to, state=state, of=np.array(self.of), **arrays)
         return to.getvalue()
 
     @classmethod
@@ -73,7 +78,8 @@ class Indexed:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             oldest, *last = (int(n) for n in found["state"])
             columns = tuple(found[name].astype(np.int64) for name in _COLUMNS)
-            return cls(columns, oldest, Lri(*last), OpenChains.unpack(found))
+            of = str(found["of"]) if "of" in found else ""
+            return cls(columns, oldest, Lri(*last), OpenChains.unpack(found), of)
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class Buffers:
         """
         numbers = self._numbers()
         for number in range(len(self._indexed) + 1, len(numbers) + 1):
-            self._indexed.append(self._stored(number) or self._scan(number, numbers))
+            self._indexed.append(self._stored(number, numbers[number]) or self._scan(number, numbers))
         return self._indexed
 
     def last_record(self) -> tuple[int, Lri | None]:
@@ -228,23 +234,35 @@ class Buffers:
         rows.sort()
         columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
         oldest = min((position_of(found[0]) for found in self._gatherer.open.values()), default=(number + 1) << 32)
-        indexed = Indexed(tuple(columns), oldest, last_here, self._gatherer.chains.known())
+        of = self._told_apart(numbers[number])
+        indexed = Indexed(tuple(columns), oldest, last_here, self._gatherer.chains.known(), of)
         # Whoever may not write there looks at the files again in the next process.
         with suppress(NameTakenError, OperatorError, RetryableError):
             self.storage.create(self._index_name(number), indexed.pack())
         return indexed
 
-    def _stored(self, number: int) -> Indexed | None:
+    def _stored(self, number: int, name: str) -> Indexed | None:
         if self._gatherer is not None:
             # What is open here is known from the files only.
             return None
         try:
-            return Indexed.unpack(self.storage.read(self._index_name(number)))
+            indexed = Indexed.unpack(self.storage.read(self._index_name(number)))
         except MissingFileError:
             return None
         except (ValueError, KeyError, OSError, EOFError) as exc:
             where = f"{self.storage.label}/{self._index_name(number)}"
             raise MalformedInputError("the index cannot be read", where=where, do="delete folder `index`") from exc
+        if indexed.of and indexed.of != self._told_apart(name):
+            # The folder was filled anew, and kept its index. Whether a pipeline may go on here, its position says.
+            said = f"the index is not of file {self.storage.label}/{name}, which each process looks at anew"
+            tell(Event.NOTE, f"{said}: delete folder `index`", level=logging.WARNING)
+            return None
+        return indexed
+
+    def _told_apart(self, name: str) -> str:
+        """What tells a file from another of its name: its size, and a digest of its end, with times of commits."""
+        size, end = self.storage.read_end(name, _DIGESTED_BYTES)
+        return f"{size} {hashlib.sha256(end).hexdigest()[:32]}"
 
     def _index_name(self, number: int) -> str:
         return f"index/{self._read_catalog()[1]}/{number:09}.npz"

@@ -237,8 +237,9 @@ def _table(said: Mapping[str, Any], where: str, earlier: Sequence[Db2Table]) -> 
     if not columns or len({column.name for column in columns}) != len(columns):
         _refuse(f"{name} has no columns, or two of one name", where)
     for other_ in earlier:
-        if other_.name != name and set(other_.ids) & set(ids):
-            _refuse(f"{name} and {other_.name} have the same table space id and table id", where)
+        if other_.name != name and set(other_.ids) & set(ids) and other_.since >= since:
+            do = "where one was made when the other was dropped, it is below that one, with `from`"
+            _refuse(f"{name} and {other_.name} have the same table space id and table id", where, do=do)
     return Db2Table(name, ids, columns, since, 1 + sum(t.name == name for t in earlier))
 
 

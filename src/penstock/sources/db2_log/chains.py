@@ -40,11 +40,13 @@ class Chain(NamedTuple):
         first: The position of the first one.
         last: The log sequence offset of the last one.
         is_cut: The transaction was open already where the log begins.
+        begins_again: Inside it lies a record that names none before it, as the first one of a transaction does.
     """
 
     first: int
     last: int
     is_cut: bool
+    begins_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,10 @@ class OpenChains:
 
     def pack(self) -> dict[str, NDArray[np.uint64]]:
         """Return what `unpack` reads, as arrays by name."""
-        chains = [(stream, int.from_bytes(tid, "big"), *chain) for (stream, tid), chain in self.open.items()]
+        chains = [
+            (stream, int.from_bytes(tid, "big"), chain.first, chain.last, chain.is_cut + 2 * chain.begins_again)
+            for (stream, tid), chain in self.open.items()
+        ]
         return {
             "floors": np.array(list(self.floors.items()), np.uint64).reshape(-1, 2),
             "chains": np.array(chains, np.uint64).reshape(-1, 5),
@@ -73,8 +78,8 @@ class OpenChains:
         if "floors" not in found:
             return None
         chains = {
-            (stream, tid.to_bytes(_TID_BYTES, "big")): Chain(first, last, bool(is_cut))
-            for stream, tid, first, last, is_cut in found["chains"].tolist()
+            (stream, tid.to_bytes(_TID_BYTES, "big")): Chain(first, last, bool(is_ & 1), bool(is_ & 2))
+            for stream, tid, first, last, is_ in found["chains"].tolist()
         }
         return cls(dict(found["floors"].tolist()), chains)
 
@@ -108,7 +113,8 @@ class Chains:
             is_chained: It is of a type that names the one before it.
 
         Raises:
-            MalformedInputError: The log has all records, and lacks the one that this one names.
+            MalformedInputError: The log has all records, and lacks the one that this one names. Or it lacks the end of
+                a transaction, whose identifier another one has.
         """
         if record.lso is None:
             return
@@ -124,6 +130,15 @@ class Chains:
                     " the log that was recorded",
                     do="bring back the buffers that are missing between the files, or begin anew, with a copy",
                 )
+        if chain is not None and is_chained and any(record.tid):
+            if chain.begins_again and record.previous_lso:
+                record.refuse(
+                    "an earlier transaction with this identifier has not ended: the record of its commit or rollback is"
+                    " not in the log that was recorded",
+                    do="bring back the buffers that are missing, or begin anew, with a copy",
+                )
+            # In a log without chains no record names another one.
+            chain = chain._replace(begins_again=not record.previous_lso)
         if chain is None:
             is_cut = self.beginning is not None and self.beginning.is_before(record)
             chain = Chain(position_of(record), record.lso, is_cut)

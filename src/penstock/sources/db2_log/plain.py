@@ -253,6 +253,9 @@ def _transactions(
     earlier = [(stream << 48) | int.from_bytes(tid, "big") for stream, tid in is_open if stream <= 0xFFFF]
     is_plain = (ended == 1) & (others == 0) & (kind[last] >= _COMMITS) & (first != last)
     is_plain &= ~np.isin(keys, np.array(earlier, np.uint64))
+    # Two that begin and one end: that of the other is missing. In a log without chains no record names another one.
+    is_named = heads["previous"] > 0
+    is_plain &= (np.bincount(of[~is_named], minlength=count) <= 1) | (np.bincount(of[is_named], minlength=count) == 0)
     if beginning is not None:
         begins = heads[first]
         is_cut = (begins["stream"] == beginning.stream) & (begins["previous"] > 0)

@@ -32,7 +32,8 @@ DMS, LONG_FIELD, DOM, LOB, XML = 1, 3, 4, 5, 15
 _TABLE_AT = {DMS: 2, DOM: 6, LOB: 6, LONG_FIELD: 6, XML: 6}
 """Where records of each component say of which table they are."""
 _ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
-_NOTHING = frozenset((108, 137, 128))
+_MADE = 128
+_NOTHING = frozenset((108, 137))
 _UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
 _DONE = {161: Op.DELETE, 164: Op.DELETE, 162: Op.INSERT, 165: Op.INSERT, 167: Op.INSERT, 163: Op.UPDATE}
 ADD_DATA, ADD_AMOUNT = 64, 65
@@ -287,6 +288,13 @@ class RowResolver:
                 record.refuse(
                     f"{table.name} was altered here",
                     do=f'add the version that it has from here on to the catalogue, with "from": {list(record.lri)}',
+                )
+        elif function == _MADE:
+            if all(t.since != record.lri for t in self._catalog.by_id[id_]):
+                record.refuse(
+                    f"a table was made here with the identifiers of {table.name}: what follows is of that one",
+                    do=f'say in the catalogue which table that is, with "from": {list(record.lri)}; if it replaces one'
+                    " that was dropped, empty that at the target, which no record does",
                 )
         elif function not in _NOTHING:
             record.refuse(f"function {function} on {table.name} is not known")

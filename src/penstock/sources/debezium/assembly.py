@@ -15,7 +15,7 @@ from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.source import Key
 from penstock.position import START, Scn
 from penstock.sources.debezium.commit_order import is_in_commit_order, place_in_log, scn_of
-from penstock.sources.debezium.history import reused
+from penstock.sources.debezium.history import ANEW, reused
 from penstock.sources.debezium.index import CompleteTransaction, Index, OffsetRange, TransactionEnd
 from penstock.sources.debezium.log import Extent, LogLayout, Partition, RecordLog
 from penstock.sources.debezium.overdue import Overdue
@@ -341,6 +341,16 @@ class Assembly:
             said = f"{what}, as no position lies before it"
             tell(Event.NOTE, f"{said}: {self._log.label}", level=logging.WARNING)
 
+    def tell_of_open(self) -> None:
+        """Say that transactions have begun and not ended: what is there of them is not applied before it is whole."""
+        groups = self.index.open_groups if self.has_ends else ()
+        if groups:
+            number, events = len(groups), count(self.index.opened_events, "change")
+            what = f"{count(number, 'transaction')} with {events} wait{'s' * (number == 1)} for an END"
+            # Of files, this is all that is known to come.
+            level = logging.WARNING if self._log.ends else logging.INFO
+            tell(Event.NOTE, f"{what}, the first is {groups[0]}: {self._log.label}", level=level)
+
     def refuse_cut(self) -> None:
         """Raise an `OperatorError` where records are gone that may be needed."""
         if self.cut:
@@ -431,7 +441,8 @@ class Assembly:
             if is_behind and not self.index.is_known(event.txn):
                 self._note_repeated(partition, event)
                 return
-        self._last[partition] = max(self._last.get(partition, ()), event.position)
+        last_at = self._last.get(partition, ())
+        self._last[partition] = max(last_at, event.position)
         is_first = self.index.event(
             partition,
             event.offset,
@@ -441,6 +452,8 @@ class Assembly:
             size_bytes=event.size_bytes,
         )
         if not is_first:
+            if last_at == event.position and not (event.has_key or event.has_order):
+                self._refuse_alike(partition, event)
             self._check_repeated(partition, event)
         if not self.has_ends:
             came = self.index.placed(event.txn, scn, event.ts_us or 0, part=came_from, is_contiguous=is_ordered)
@@ -451,6 +464,18 @@ class Assembly:
                     where = self._at(partition, event.offset)
                     raise reused(event.txn, f"transaction {before} came between the two", where=where)
             self._placed[partition] = max(self._placed.get(partition, 0), scn)
+
+    def _refuse_alike(self, partition: int, event: PlacedEvent) -> None:
+        """Refuse an event that may repeat the one before it: of a table without a key, rows of one INSERT look so."""
+        if event.connector == "postgresql":
+            raise MalformedInputError(
+                f"two changes of table {event.collection}, which has no key, have one place in the source's log and"
+                " follow each other: whether the second repeats the first, or is another row of one statement, is not"
+                " told",
+                where=self._at(partition, event.offset),
+                do="have the connector write its transaction topic (provide.transaction.metadata), which numbers them,"
+                f" or give the table a key; what is there cannot be read: {ANEW}",
+            )
 
     def _note_repeated(self, partition: int, event: PlacedEvent) -> None:
         self.index.repeated += 1

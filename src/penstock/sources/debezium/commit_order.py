@@ -74,11 +74,12 @@ def place_in_log(connector: str, position: Key) -> Key:
 def identity_of(record: TopicRecord, location: ChangeLocation) -> bytes:
     """Return what an event without a number has in common with its repetitions alone; nothing where it cannot be told.
 
-    Several rows may have one place in the source's log: those of one INSERT, in PostgreSQL.
+    Several rows may have one place in the source's log: those of one INSERT, in PostgreSQL. So may the truncations of
+    several tables.
     """
     if not location.source.identity:
         return b""
-    text = repr((location.source.identity, location.op)).encode()
+    text = repr((location.source.identity, location.op, str(location.table))).encode()
     return blake2b(text + b"\0" + (record.key or b""), digest_size=12).digest()
 
 

@@ -22,6 +22,9 @@ from penstock.text import are, count
 
 _NUMBERED = re.compile(r"(\D*)(\d+)(\.[a-z]+)")
 
+_PUBLISHED = re.compile(r"[0-9]{20}\.jsonl")
+"""What Penstock calls the files that it publishes, from 1 on."""
+
 _DIGITS = re.compile(r"[0-9]+")
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -239,6 +242,12 @@ def _refuse_gaps(names: Sequence[str], where: str) -> None:
     Dates are numbers too, and have gaps: a series has no digits before its numbers, and begins at 0 or 1, or most of
     its numbers follow each other.
     """
+    if names and _PUBLISHED.fullmatch(names[0]) and int(names[0][:20]) > 1:
+        raise OperatorError(
+            f"the first file is {names[0]}: those before it, which Penstock has published, are missing",
+            where=where,
+            do="bring them: they hold the rows of the first copy, or changes",
+        )
     series: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for name in names:
         if (found := _NUMBERED.fullmatch(name)) is not None:

@@ -86,6 +86,26 @@ def again_at_once(table: str, *, where: str) -> HistoryError:
     )
 
 
+def begun_before(table: str, *, where: str) -> HistoryError:
+    """The error for a first snapshot that was begun again, and lies before the attempt that was given up."""
+    return HistoryError(
+        f"the connector began its first snapshot again, and its rows of {table} lie before those of the attempt before"
+        f" it in the source's log: {OTHER}",
+        where=where,
+        do=ANEW,
+    )
+
+
+def made_twice(table: str, *, where: str) -> HistoryError:
+    """The error for a table that is in two snapshots before it was copied."""
+    return HistoryError(
+        f"the connector has made two snapshots of {table} before its first copy: which rows of the first one were"
+        " deleted in between is not told",
+        where=where,
+        do=ANEW,
+    )
+
+
 def other_server(known: str, found: str, *, where: str) -> HistoryError:
     """The error for events of another connector or database than those before them."""
     return HistoryError(

@@ -403,6 +403,11 @@ class Index:
         return len(self._open)
 
     @property
+    def opened_events(self) -> int:
+        """How many events these have."""
+        return sum(found.events for found in self._open.values())
+
+    @property
     def open_groups(self) -> Sequence[str]:
         """The names of transactions that have begun and not ended, in the order of their first events."""
         return [group for group in self._open if group not in self._ending]

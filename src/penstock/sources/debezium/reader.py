@@ -14,12 +14,13 @@ import pyarrow as pa
 from penstock import change as c
 from penstock.apply.prefetch import ahead
 from penstock.change import TableName
-from penstock.errors import MalformedInputError, OperatorError
+from penstock.errors import OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.formats.debezium.record import TopicRecord
 from penstock.sources.debezium.bulk_reader import BulkReading, UnusualError
 from penstock.sources.debezium.commit_order import identity_of
 from penstock.sources.debezium.log import Records, together
+from penstock.sources.debezium.scan import without_transaction
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.stream import Slice
@@ -126,11 +127,7 @@ class EventReader:
                 if txn is None:
                     continue
                 if not location.is_snapshot:
-                    raise MalformedInputError(
-                        "a change says nothing of its transaction",
-                        where=record.where,
-                        do="have the connector write its transaction topic (provide.transaction.metadata)",
-                    )
+                    raise without_transaction(record)
                 is_behind = not rows.has_events(txn)
                 yield _Placed(txn, is_behind, last.get(txn, ()), True, partition, record.offset, event)
             elif location.txn in txn_of:

@@ -28,6 +28,15 @@ def advised(exc: MalformedInputError) -> MalformedInputError:
     return MalformedInputError(exc.what, where=exc.where, do=do)
 
 
+def without_transaction(record: TopicRecord) -> MalformedInputError:
+    """The error for a change that does not say which transaction it is of."""
+    return MalformedInputError(
+        "a change says nothing of its transaction",
+        where=record.where,
+        do="have the connector write its transaction topic (provide.transaction.metadata)",
+    )
+
+
 class PlacedEvent(NamedTuple):
     """A change of rows.
 
@@ -38,6 +47,7 @@ class PlacedEvent(NamedTuple):
         connector, position: Its place in the order of all changes of the connector.
         ts_us: When it was made.
         size_bytes: Of key and value.
+        has_key: The record has one, or needs none to be told from others, as a truncation.
     """
 
     offset: int
@@ -49,6 +59,7 @@ class PlacedEvent(NamedTuple):
     position: Key
     ts_us: int | None
     size_bytes: int
+    has_key: bool = True
 
 
 class PlacedRow(NamedTuple):
@@ -87,7 +98,11 @@ Placed: TypeAlias = PlacedEvent | PlacedRow | PlacedBegin | PlacedEnd
 
 
 def placed(record: TopicRecord, seen: Seen | None) -> Placed | None:
-    """Keep of what a record is whatever placing it takes; None for one that has no place."""
+    """Keep of what a record is whatever placing it takes; None for one that has no place.
+
+    Raises:
+        MalformedInputError: A change does not say which transaction it is of: nothing says when it is to be applied.
+    """
     offset = record.offset
     assert offset is not None
     if isinstance(seen, Boundary):
@@ -97,9 +112,11 @@ def placed(record: TopicRecord, seen: Seen | None) -> Placed | None:
     if not isinstance(seen, ChangeLocation):
         return None
     source = seen.source
-    if seen.is_snapshot or seen.txn is None:
+    if seen.is_snapshot:
         place, connector = source.place, source.connector
         return PlacedRow(offset, seen.table, source.snapshot, place, connector, source.marks_firsts)
+    if seen.txn is None:
+        raise without_transaction(record)
     order = seen.total_order
     identity = order or identity_of(record, seen) or (record.topic, record.partition, offset)
     return PlacedEvent(
@@ -112,6 +129,7 @@ def placed(record: TopicRecord, seen: Seen | None) -> Placed | None:
         source.position,
         source.ts_us,
         seen.size_bytes,
+        bool(record.key) or seen.op == "t",
     )
 
 

@@ -57,6 +57,11 @@ class SnapshotCopy:
         self.is_over |= row.mark == "last"
         self._snapshot.add(row.table, partition, row.offset, row.mark, row.place, marks_firsts=row.marks_firsts)
 
+    @property
+    def lacks_first(self) -> bool:
+        """Whether the first row of all is not there, see `FirstSnapshot.lacks_first`."""
+        return self._snapshot.lacks_first
+
     def changed(self, place: Key) -> None:
         """Note the place of the first change of a partition; see `FirstSnapshot.changed`."""
         self._snapshot.changed(place)

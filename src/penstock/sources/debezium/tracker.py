@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
+from logging import WARNING
 
 from penstock.change import TableName
 from penstock.errors import OperatorError, RetryableError
@@ -165,6 +166,9 @@ class Tracker:
             self._read.refuse_cut()
             copy = self._read.copy
             copy.begin(where=self._log.label)
+            if self._log.ends and copy.lacks_first:
+                said = "no row of the connector's first snapshot is marked as its first: files with its first rows are"
+                tell(Event.NOTE, f"{said} missing, and the copy lacks these: {self._log.label}", level=WARNING)
             copy.read = positions = self._read.partitions.offsets()
         # The next run, too, is to know which rows the copy has; ledgers of earlier versions do not say.
         with closing(self._log.offsets(self.consumer)) as offsets:
@@ -190,7 +194,8 @@ class Tracker:
             at = min((txn.committed_at_us for txn in ready), default=None)
             return Backlog(
                 changes=sum(txn.changes for txn in ready)
-                + sum(run.end - run.first for run in self._read.index.loose_rows),
+                + sum(run.end - run.first for run in self._read.index.loose_rows)
+                + self._read.index.opened_events,
                 oldest_at=None if at is None else _EPOCH + timedelta(microseconds=at),
                 size_bytes=sum(txn.size_bytes for txn in ready),
             )
@@ -237,6 +242,7 @@ class Tracker:
                     return START
                 self._changed.wait(0.1)
             read = self._read
+            read.tell_of_open()
             rows = read.index.loose_rows
             if not rows:
                 return read.index.rows_at or START

@@ -87,14 +87,17 @@ class EventLogSource(RecordedSource):
 
     def _refuse_settled(self, position: Scn) -> None:
         """Make sure that no event behind a position was settled for whoever stands there: it will not come again."""
-        with self._log.transaction() as log:
-            settled = log.settled()
-        if position < settled:
+        if position < (settled := self.settled()):
             raise HistoryError(
                 f"the journal does not hold what follows position {position}: events up to {settled} were applied, and"
                 " their rows have their status, which means that the target was restored to an older state",
                 where=self._log.label,
             )
+
+    def settled(self) -> Scn:
+        """Return the position of the last event that was taken out of the journal for its reader."""
+        with self._log.transaction() as log:
+            return log.settled()
 
     def claim(self, reader_id: str, reader: str) -> None:
         """Make sure that the log can be read, and is read here alone; see `EventLog.claim`."""

@@ -174,6 +174,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=self._reading.journal.label,
                 do="begin the query anew, with another checkpoint and an empty sink, and another journal",
             )
+        if known < (settled := source.settled()):
+            raise OperatorError(
+                f"the journal does not hold what follows position {known}, which the checkpoint has reached: events up"
+                f" to {settled} were settled for another stream, or the checkpoint was restored to an older state",
+                where=self._reading.journal.label,
+                do="begin the query anew, with another checkpoint and an empty sink; rows that are to come again have"
+                " to be N",
+            )
         # Spark has written down that all before `start` is done, so a poll may follow.
         part = source.next_slice(known, EVERYTHING, until=self._until)
         return start if part is None else self._offset(part.end)

@@ -16,7 +16,8 @@ _INTEGERS = {"smallint", "integer", "bigint", "numeric"}
 
 _COLUMNS_OF = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod, a.atthasdef OR a.attidentity <> '',
-  c.relkind IN ('r', 'p'), EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+  c.relkind IN ('r', 'p'), NOT (c.relkind = 'r' AND c.relhassubclass)
+    AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
     AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE (n.nspname, c.relname) = (%s, %s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -61,7 +62,7 @@ class BoundColumns:
         is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
         filled: Those that the database fills where an insert leaves them out, by the same names.
         has_xmin: The database tells which transaction has written a row; a view tells no such thing.
-        is_unique: No two rows have one `record_id`.
+        is_unique: No two rows have one `record_id`. A table that inherits the log has no index of it.
     """
 
     names: Mapping[str, str]

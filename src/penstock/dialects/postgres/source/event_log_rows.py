@@ -291,7 +291,7 @@ class PostgresLogTransaction(LogTransaction):
         that has its record_id since the log was emptied and its numbers began again.
 
         Raises:
-            OperatorError: Beside a row that was read there is a new one with its record_id.
+            OperatorError: Beside a row that was read there is a new one with its record_id. Or the log keeps a row new.
         """
         b, settings = self._bound, self._settings
         if late := self._shared(one for ids in outcomes.values() for one in ids) - self._told_shared:
@@ -314,8 +314,28 @@ class PostgresLogTransaction(LogTransaction):
         if gone:
             sql = f"DELETE FROM {self._log} USING {self._rows_read} AND {self._is_new}"
             written += self._sql.execute(sql, self._as_read(gone)).rowcount
-        if written < sum(map(len, outcomes.values())):
-            self._tell_unlike([one for ids in outcomes.values() for one in ids])
+        settled = [one for ids in outcomes.values() for one in ids]
+        self._refuse_kept(settled)
+        if written < len(settled):
+            self._tell_unlike(settled)
+
+    def _refuse_kept(self, record_ids: Sequence[int]) -> None:
+        """Make sure that no row is new as it was read: each poll would read it again, and tell of it again."""
+        if not record_ids:
+            return
+        id_ = self._bound["record_id"]
+        rows = self._sql.execute(
+            f"SELECT {id_}::bigint FROM {self._log}, {self._rows_read} AND {self._is_new} ORDER BY 1",
+            self._as_read(record_ids),
+        ).fetchall()
+        if rows:
+            shown = ", ".join(str(one) for (one,) in rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
+            raise OperatorError(
+                f"{count(len(rows), 'row')} of the event log, record_id {shown}, stayed N when another status was"
+                " written, and every poll would read them again: a trigger, a rule or a row policy of the log keeps it",
+                where=f"event log {self._settings.table}",
+                do="have it let updates of the status through for this user",
+            )
 
     @property
     def _rows_read(self) -> str:
