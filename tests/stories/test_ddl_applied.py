@@ -390,6 +390,42 @@ def test_what_is_refused_of_several_columns_names_the_one_that_it_is_about(follo
     assert columns(lab, "target") == columns(lab, "source")
 
 
+@pytest.mark.parametrize("strings", ["on", "off"])
+@CAPTURES
+def test_words_mean_the_same_whatever_the_session_has_set_that_alters(
+    following: Lab, is_told: bool, strings: str
+) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, d date, CHECK (id > 0)); CREATE INDEX ON t (d)")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    lab.apply(config=FOLLOWING)
+    if not is_told:
+        without_event_triggers(lab)
+    lab.source.execute(
+        "SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard'; SET timezone = 'Asia/Tokyo';"
+        " SET extra_float_digits = -15; SET bytea_output = 'escape'; SET quote_all_identifiers = on;"
+        f" SET standard_conforming_strings = {strings}; SET escape_string_warning = off"
+    )
+    lab.source.execute("ALTER TABLE t ALTER d SET DEFAULT date '01/02/2024'")
+    lab.source.execute("ALTER TABLE t ADD e date DEFAULT '03/04/2024', ADD i interval DEFAULT '-1 2:03:04'")
+    lab.source.execute("ALTER TABLE t ADD f float8 DEFAULT 1.2345678901234567, ADD s text DEFAULT E'a\\\\b'")
+    lab.source.execute("ALTER TABLE t ADD z timestamptz DEFAULT '05/06/2024 07:00', ADD CHECK (d <> '03/04/2024')")
+    lab.source.execute("ALTER TABLE t ADD y bytea DEFAULT E'\\\\001'")
+    lab.source.execute("INSERT INTO t (id) VALUES (2)")
+    lab.source.execute("RESET ALL")
+    versions = lab.source.execute("SELECT count(*) FROM penstock_lab.captured").fetchall()
+    lab.source.execute("INSERT INTO t (id) VALUES (3)")
+    assert lab.source.execute("SELECT count(*) FROM penstock_lab.captured").fetchall() == versions
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.errors() == []
+    assert columns(lab, "target") == columns(lab, "source")
+    checks = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass ORDER BY 1"
+    assert lab.target.execute(checks).fetchall() == lab.source.execute(checks).fetchall()
+    lab.assert_identical("t")
+
+
 BY_SETTINGS = [
     ("timestamp", "2024-03-04 23:30", "timestamptz"),
     ("timestamptz", "2024-03-04 23:30Z", "date"),
