@@ -72,7 +72,7 @@ class PostDataDdl:
             else:
                 self._run(dropped_object(table, old))
 
-    def add(self, table: TableName, wanted: Alteration) -> None:
+    def add(self, table: TableName, wanted: Alteration, *, is_partitioned: bool) -> None:
         """Set defaults, and make what the source has now, once its columns are as they are to be.
 
         Raises:
@@ -81,7 +81,7 @@ class PostDataDdl:
         for column, default in wanted.defaults:
             if default is not None:
                 self._check_default(table, column, default)
-            self._run(default_statement(table, column, default))
+            self._run(default_statement(table, column, default, is_partitioned=is_partitioned))
         if not wanted.post_data_added:
             return
         there = self._found(table)
