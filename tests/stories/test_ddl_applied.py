@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -430,6 +431,85 @@ def test_a_type_that_the_event_trigger_was_kept_from_noting_is_left_to_a_person(
 
     assert [entry.error_number for entry in lab.errors()][:1] == [DDL_NOT_CARRIED_OUT]
     assert "by a statement that is not known" in lab.errors()[0].error_message
+
+
+EXCHANGED = [
+    "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b",
+    "ALTER TABLE t RENAME a TO x; ALTER TABLE t ADD a int DEFAULT 3",
+    "ALTER TABLE t DROP a; ALTER TABLE t RENAME b TO a",
+    "ALTER TABLE t DROP a; ALTER TABLE t ADD a int DEFAULT 3",
+]
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGED)
+def test_an_entry_that_waits_does_not_meet_columns_that_took_its_names(following: Lab, exchanged: str) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    lab.target.execute("INSERT INTO t VALUES (5)")
+    lab.source.execute("INSERT INTO t VALUES (5, 10, 20)")
+    lab.source.execute(exchanged)
+    lab.apply(config=FOLLOWING)
+    (entry,) = lab.errors()
+    lab.target.execute("DELETE FROM t")
+
+    if "DROP" in exchanged:
+        with pytest.raises(OperatorError, match="column 'a, dropped' does not exist at the target"):
+            lab.retry(entry.id)
+    else:
+        assert lab.retry(entry.id) == [entry.id]
+        lab.assert_identical("t")
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGED)
+@CAPTURES
+@WAYS
+def test_what_comes_behind_an_alteration_that_waits_meets_no_other_columns(
+    following: Lab, use_set: bool, lanes: int, is_told: bool, exchanged: str
+) -> None:
+    lab = following
+    config = ServerConfig(ddl=FOLLOWING.ddl, use_set_path=use_set)
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int, k int)")
+    if not is_told:
+        without_event_triggers(lab)
+    lab.source.execute("INSERT INTO t VALUES (1, 1, 1, 1)")
+    lab.apply(config=config)
+    lab.source.execute(f"BEGIN; {exchanged}; ALTER TABLE t ADD z float DEFAULT random(); COMMIT")
+    lab.source.execute("INSERT INTO t (id, a) VALUES (2, 20)")
+    lab.source.execute("UPDATE t SET a = 30 WHERE id = 1")
+    lab.source.execute("INSERT INTO t (id, a) SELECT n, n FROM generate_series(10, 20) n")
+
+    lab.apply(lanes=lanes, config=config, shuffle=random.Random(1))
+
+    assert lab.target.execute("SELECT id, a FROM t").fetchall() == [(1, 1)]
+    assert lab.errors()[0].error_number == DDL_NOT_CARRIED_OUT
+
+
+def test_changes_of_partitions_wait_behind_an_alteration_of_their_root(following: Lab) -> None:
+    lab = following
+    lab.setup(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    )
+    lab.target.execute("INSERT INTO t VALUES (5)")
+    lab.source.execute("INSERT INTO t VALUES (5, 50, 60)")
+    lab.source.execute(f"BEGIN; {EXCHANGED[0]}; ALTER TABLE t ADD z float DEFAULT random(); COMMIT")
+    lab.source.execute("INSERT INTO t (id, a) VALUES (2, 20)")
+    lab.source.execute("INSERT INTO t1 (id, b) VALUES (3, 30)")
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.rows("t") == [(5, None, None)]
+    lab.target.execute("DELETE FROM t")
+    lab.target.execute("ALTER TABLE t ADD z float")
+    for number in [entry.id for entry in sorted(lab.errors(), key=lambda entry: entry.commit_scn)][::-1]:
+        # In whatever order they are tried: each into its column, or not at all.
+        with suppress(OperatorError):
+            lab.retry(number)
+    lab.retry(*[entry.id for entry in sorted(lab.errors(), key=lambda entry: entry.commit_scn)])
+    assert (
+        lab.target.execute("SELECT id, a, b FROM t ORDER BY id").fetchall()
+        == lab.source.execute("SELECT id, a, b FROM t ORDER BY id").fetchall()
+    )
 
 
 INHERITED = {

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.target import Unfollowed
 from penstock.change import Change, Image, Op, TableName
 from penstock.schema import TableSchema
 
@@ -319,6 +320,26 @@ def _is_blank(token: str) -> bool:
 
 def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+
+
+def unfollowed(waiting: Sequence[tuple[str, Change]]) -> tuple[Unfollowed, ...]:
+    """Tell after which alterations names mean other columns at the target, where these wait.
+
+    Args:
+        waiting: What is to be done to one table, in its order, each with its entry.
+    """
+    found = []
+    there: Mapping[str, int] | None = None
+    for _, change in waiting:
+        image = change.before or {}
+        was, now = (
+            {column.name: number for number, column in _columns(_shape(image, part)).items()} for part in ("was", "is")
+        )
+        there = was if there is None else there
+        moved = frozenset(name for name, number in now.items() if there.get(name, number) != number)
+        if (version := image.get("is_version")) is not None:
+            found.append(Unfollowed(waiting[0][0], int(version), moved))
+    return tuple(found) if any(one.columns for one in found) else ()
 
 
 def columns_of(change: Change, part: str) -> tuple[ShapedColumn, ...]:

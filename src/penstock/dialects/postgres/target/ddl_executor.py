@@ -13,7 +13,7 @@ from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.errors import redacted_message
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
-from penstock.dialects.postgres.target.error_entries import waiting_ddl
+from penstock.dialects.postgres.target.error_entries import follow_columns, waiting_ddl
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, INHERITING, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.post_data_ddl import PostDataDdl
 from penstock.dialects.postgres.target.resync import copied_by_others
@@ -54,6 +54,11 @@ class DdlSession:
         self._post_data_ddl.drop(table, left)
         for statement, columns in alter_statements(table, left, is_partitioned=there.is_partitioned):
             self._run(statement, columns)
+        taken = {*(new for _, new in wanted.renamed), *(column.name for column in wanted.added)}
+        if taken:
+            # In one step, since a name may pass from one column to another. What had a name before is gone.
+            called = {name: f"{name}, dropped" for name in taken} | dict(wanted.renamed)
+            follow_columns(self._connection, self._process, table, called, commit_scn)
         self._post_data_ddl.check_defaults(table, left.added)
         self._post_data_ddl.add(table, left, is_partitioned=there.is_partitioned)
         if wanted.called is not None and wanted.called != table:
