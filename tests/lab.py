@@ -156,9 +156,12 @@ class Lab:
         self.ledger.save_dictionary(captured)
         with connect(self.target_url, "lab") as connection:
             tables = read_tables(connection, {x.table.name for x in captured})
-        instantiated = self.ledger.instantiated()
+        instantiated, waiting = self.ledger.instantiated(), self.ledger.unfollowed()
+        root_of = {x.table.name: x.root for x in captured}
         catalog = TargetCatalog(
-            tables={name: TargetTable(table) for name, table in tables.items()},
+            tables={
+                name: TargetTable(table, unfollowed=waiting.get(root_of[name], ())) for name, table in tables.items()
+            },
             instantiated=instantiated
             | {x.table.name: instantiated[x.root] for x in captured if x.root in instantiated},
         )

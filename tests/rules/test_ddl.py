@@ -133,3 +133,31 @@ def test_a_version_that_told_of_no_checks_and_indexes_is_not_one_that_had_none()
     is_ = was | {"fittings": [{"kind": "index", "name": "i", "definition": "", "columns": [1], "has_row": False}]}
     wanted = alteration(Change(0, Op.DDL, name("public.t"), 1, {"was": json.dumps(was), "is": json.dumps(is_)}, None))
     assert (wanted.post_data_added, wanted.post_data_dropped) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_clear"), [("ALTER TABLE t ALTER v TYPE bigint", True), ("SELECT f()", False)]
+)
+def test_a_statement_calls_a_renamed_column_as_it_is_at_the_source(statement: str, is_clear: bool) -> None:
+    table = name("public.t")
+    made = ruled(rule_set({"tables": {"public.t": {"rename": {"v": "w"}}}}, captured=["public.*"]), table)
+    was = json.loads(shape(table))
+    now = json.loads(shape(table))
+    now["columns"]["2"]["type"] = "bigint"
+    image = {"was_version": "1", "was": json.dumps(was), "is": json.dumps(now), "statement": statement}
+
+    wanted = alteration(Change(0, Op.DDL, table, 1, with_names(image, made, made), None))
+
+    assert [column.name for column in wanted.retyped] == ["w"]
+    assert list(wanted.unclear) == ([] if is_clear else ["w"])
+
+
+def test_tables_that_inherit_go_by_their_names_at_the_target() -> None:
+    table = name("public.t")
+    now = json.loads(shape(table)) | {"children": [["public", "c"], ["public", "d"]]}
+    image = {"was_version": "1", "was": shape(table), "is": json.dumps(now)}
+    called = {name("public.c"): name("far.c2")}
+
+    changed = with_names(image, TransformedName(), TransformedName(), called)
+
+    assert alteration(Change(0, Op.DDL, table, 1, changed, None)).children == {name("far.c2"), name("public.d")}

@@ -436,6 +436,25 @@ def test_what_the_target_refuses_is_named_and_keeps_nothing_else_from_being_made
     assert lab.target.execute("INSERT INTO t (id) VALUES (2) RETURNING a, b").fetchone() == (2, None)
 
 
+def test_a_sequence_that_ends_before_the_source_s_is_named_and_keeps_no_other_back(lab: Lab, spark: object) -> None:
+    lab.source.execute("CREATE TABLE t (id smallserial PRIMARY KEY, n serial, m smallserial)")
+    pipeline = opened(lab, "")
+    pipeline.setup()
+    catch_up(pipeline)
+    lab.source.execute("ALTER SEQUENCE t_id_seq AS bigint; SELECT setval('t_id_seq', 40000)")
+    lab.source.execute("SELECT setval('t_n_seq', 70), setval('t_m_seq', 80)")
+
+    with pytest.raises(
+        OperatorError, match=r"sequence public\.t_id_seq ends at 32767 and begins at 1, and the source's"
+    ):
+        cut_over(pipeline)
+
+    values = "SELECT s.last_value, t.last_value FROM t_n_seq s, t_m_seq t"
+    assert lab.target.execute(values).fetchall() == [(70, 80)]
+    lab.target.execute("ALTER SEQUENCE t_id_seq AS bigint")
+    assert ("public.t_id_seq", "40000") in moved(cut_over(pipeline))
+
+
 @pytest.mark.parametrize(
     ("increment", "values", "expected"),
     [

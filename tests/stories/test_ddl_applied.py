@@ -6,12 +6,14 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules, retyped_by_expression
 from penstock.apply.lane import ServerConfig
+from penstock.dialects.postgres.source.capture import _changing_key
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.not_followed import not_followed
@@ -388,6 +390,226 @@ def test_what_is_refused_of_several_columns_names_the_one_that_it_is_about(follo
     lab.target.execute("ALTER TABLE t ALTER b TYPE bigint USING -b")
     assert lab.retry(entry.id) == [entry.id]
     assert columns(lab, "target") == columns(lab, "source")
+
+
+UNTOLD = {
+    "a function": "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$; SELECT f()",
+    "a procedure": "CREATE PROCEDURE p() LANGUAGE sql AS $$ {} $$; CALL p()",
+    "a block": "DO $$ BEGIN EXECUTE replace('{}', 'USING', 'U' || 'SING'); END $$",
+    "a name that is written otherwise": 'ALTER TABLE t ALTER U&"\\0061" TYPE bigint USING a * 100',
+}
+
+
+@pytest.mark.parametrize("how", UNTOLD)
+def test_a_type_that_the_statement_does_not_name_is_left_to_a_person(following: Lab, how: str) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    lab.source.execute("INSERT INTO t VALUES (1, 7, 8)")
+    lab.source.execute(UNTOLD[how].replace("{}", "ALTER TABLE t ALTER a TYPE bigint USING a * 100;"))
+
+    lab.apply(config=FOLLOWING)
+
+    (entry,) = lab.errors()
+    assert entry.error_number == DDL_NOT_CARRIED_OUT
+    assert "column 'a' became bigint by " in entry.error_message
+    lab.target.execute("ALTER TABLE t ALTER a TYPE bigint USING a * 100")
+    assert lab.retry(entry.id) == [entry.id]
+    lab.assert_identical("t")
+
+
+def test_a_type_that_the_event_trigger_was_kept_from_noting_is_left_to_a_person(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    lab.source.execute("INSERT INTO t VALUES (1, 7)")
+    with lab.session() as other:
+        # As another session that builds the capture of this table at the time.
+        other.execute("SELECT pg_advisory_xact_lock(%s, 't'::regclass::oid::int)", [_changing_key(lab.set_name)])
+        lab.source.execute("ALTER TABLE t ALTER a TYPE bigint USING a * 100")
+    lab.source.execute("INSERT INTO t VALUES (2, 8)")
+
+    lab.apply(config=FOLLOWING)
+
+    assert [entry.error_number for entry in lab.errors()][:1] == [DDL_NOT_CARRIED_OUT]
+    assert "by a statement that is not known" in lab.errors()[0].error_message
+
+
+EXCHANGED = [
+    "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b",
+    "ALTER TABLE t RENAME a TO x; ALTER TABLE t ADD a int DEFAULT 3",
+    "ALTER TABLE t DROP a; ALTER TABLE t RENAME b TO a",
+    "ALTER TABLE t DROP a; ALTER TABLE t ADD a int DEFAULT 3",
+]
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGED)
+def test_an_entry_that_waits_does_not_meet_columns_that_took_its_names(following: Lab, exchanged: str) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    lab.target.execute("INSERT INTO t VALUES (5)")
+    lab.source.execute("INSERT INTO t VALUES (5, 10, 20)")
+    lab.source.execute(exchanged)
+    lab.apply(config=FOLLOWING)
+    (entry,) = lab.errors()
+    lab.target.execute("DELETE FROM t")
+
+    if "DROP" in exchanged:
+        with pytest.raises(OperatorError, match="column 'a, dropped' does not exist at the target"):
+            lab.retry(entry.id)
+    else:
+        assert lab.retry(entry.id) == [entry.id]
+        lab.assert_identical("t")
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGED)
+@CAPTURES
+@WAYS
+def test_what_comes_behind_an_alteration_that_waits_meets_no_other_columns(
+    following: Lab, use_set: bool, lanes: int, is_told: bool, exchanged: str
+) -> None:
+    lab = following
+    config = ServerConfig(ddl=FOLLOWING.ddl, use_set_path=use_set)
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int, k int)")
+    if not is_told:
+        without_event_triggers(lab)
+    lab.source.execute("INSERT INTO t VALUES (1, 1, 1, 1)")
+    lab.apply(config=config)
+    lab.source.execute(f"BEGIN; {exchanged}; ALTER TABLE t ADD z float DEFAULT random(); COMMIT")
+    lab.source.execute("INSERT INTO t (id, a) VALUES (2, 20)")
+    lab.source.execute("UPDATE t SET a = 30 WHERE id = 1")
+    lab.source.execute("INSERT INTO t (id, a) SELECT n, n FROM generate_series(10, 20) n")
+
+    lab.apply(lanes=lanes, config=config, shuffle=random.Random(1))
+
+    assert lab.target.execute("SELECT id, a FROM t").fetchall() == [(1, 1)]
+    assert lab.errors()[0].error_number == DDL_NOT_CARRIED_OUT
+
+
+def test_changes_of_partitions_wait_behind_an_alteration_of_their_root(following: Lab) -> None:
+    lab = following
+    lab.setup(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    )
+    lab.target.execute("INSERT INTO t VALUES (5)")
+    lab.source.execute("INSERT INTO t VALUES (5, 50, 60)")
+    lab.source.execute(f"BEGIN; {EXCHANGED[0]}; ALTER TABLE t ADD z float DEFAULT random(); COMMIT")
+    lab.source.execute("INSERT INTO t (id, a) VALUES (2, 20)")
+    lab.source.execute("INSERT INTO t1 (id, b) VALUES (3, 30)")
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.rows("t") == [(5, None, None)]
+    lab.target.execute("DELETE FROM t")
+    lab.target.execute("ALTER TABLE t ADD z float")
+    for number in [entry.id for entry in sorted(lab.errors(), key=lambda entry: entry.commit_scn)][::-1]:
+        # In whatever order they are tried: each into its column, or not at all.
+        with suppress(OperatorError):
+            lab.retry(number)
+    lab.retry(*[entry.id for entry in sorted(lab.errors(), key=lambda entry: entry.commit_scn)])
+    assert (
+        lab.target.execute("SELECT id, a, b FROM t ORDER BY id").fetchall()
+        == lab.source.execute("SELECT id, a, b FROM t ORDER BY id").fetchall()
+    )
+
+
+INHERITED = {
+    "a type": "ALTER n TYPE numeric(9,1)",
+    "a column": "ADD x int DEFAULT 5",
+    "a name": "RENAME n TO m",
+    "a check": "ADD CHECK (id > 0)",
+}
+
+
+@pytest.mark.parametrize("altered", INHERITED)
+@CAPTURES
+def test_a_table_that_inherits_no_more_is_not_altered_with_its_parent(
+    following: Lab, is_told: bool, altered: str
+) -> None:
+    lab = following
+    lab.setup(
+        "CREATE TABLE p (id int PRIMARY KEY, n numeric(9,3)); CREATE TABLE c (PRIMARY KEY (id)) INHERITS (p);"
+        "CREATE TABLE d (PRIMARY KEY (id)) INHERITS (p)"
+    )
+    if not is_told:
+        without_event_triggers(lab)
+    lab.source.execute("INSERT INTO p VALUES (1, 1.234); INSERT INTO c VALUES (2, 2.345); INSERT INTO d VALUES (3, 3)")
+    lab.source.execute("ALTER TABLE c NO INHERIT p")
+    lab.source.execute(f"ALTER TABLE p {INHERITED[altered]}")
+    lab.source.execute("INSERT INTO p VALUES (4, 4); INSERT INTO d VALUES (5, 5)")
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.rows("c") == lab.rows("c", side="source")
+    said = [entry.error_message for entry in lab.errors()]
+    assert "table public.c inherits from it here, and not at the source, and would be altered with it" in said[0]
+    lab.target.execute('ALTER TABLE "public"."c" NO INHERIT "public"."p"')
+    for entry in lab.errors():
+        lab.retry(entry.id)
+    lab.assert_identical("ONLY p", "c", "d")
+
+
+@CAPTURES
+def test_what_only_a_parent_drops_its_children_keep(following: Lab, is_told: bool) -> None:
+    lab = following
+    tables = "CREATE TABLE p (id int PRIMARY KEY, v text, w text, n int);"
+    tables += "".join(f"CREATE TABLE c{n} (PRIMARY KEY (id)) INHERITS (p);" for n in range(5))
+    # As a dump makes them: what they have of their parent goes with it.
+    lab.target.execute(tables)
+    lab.setup(tables)
+    if not is_told:
+        without_event_triggers(lab)
+    names = ("ONLY p", *(f"c{n}" for n in range(5)))
+    for number, name in enumerate(names):
+        lab.source.execute(f"INSERT INTO {name.removeprefix('ONLY ')} VALUES ({number}, 'v', 'w', {number})")
+    lab.source.execute("ALTER TABLE ONLY p DROP COLUMN v")
+    lab.source.execute("ALTER TABLE ONLY p ALTER n SET DEFAULT 5")
+    lab.source.execute("ALTER TABLE p DROP COLUMN w")
+    for number, name in enumerate(names, start=10):
+        lab.source.execute(f"INSERT INTO {name.removeprefix('ONLY ')} (id) VALUES ({number})")
+
+    lab.apply(config=FOLLOWING)
+
+    assert [entry.error_message for entry in lab.errors()] == []
+    lab.assert_identical(*names)
+    defaults = "SELECT adrelid::regclass::text FROM pg_attrdef WHERE adrelid = ANY (%s::regclass[]) ORDER BY 1"
+    tables = [name.removeprefix("ONLY ") for name in names]
+    assert lab.target.execute(defaults, [tables]).fetchall() == [("p",)]
+
+
+@pytest.mark.parametrize("strings", ["on", "off"])
+@CAPTURES
+def test_words_mean_the_same_whatever_the_session_has_set_that_alters(
+    following: Lab, is_told: bool, strings: str
+) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, d date, CHECK (id > 0)); CREATE INDEX ON t (d)")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    lab.apply(config=FOLLOWING)
+    if not is_told:
+        without_event_triggers(lab)
+    lab.source.execute(
+        "SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard'; SET timezone = 'Asia/Tokyo';"
+        " SET extra_float_digits = -15; SET bytea_output = 'escape'; SET quote_all_identifiers = on;"
+        f" SET standard_conforming_strings = {strings}; SET escape_string_warning = off"
+    )
+    lab.source.execute("ALTER TABLE t ALTER d SET DEFAULT date '01/02/2024'")
+    lab.source.execute("ALTER TABLE t ADD e date DEFAULT '03/04/2024', ADD i interval DEFAULT '-1 2:03:04'")
+    lab.source.execute("ALTER TABLE t ADD f float8 DEFAULT 1.2345678901234567, ADD s text DEFAULT E'a\\\\b'")
+    lab.source.execute("ALTER TABLE t ADD z timestamptz DEFAULT '05/06/2024 07:00', ADD CHECK (d <> '03/04/2024')")
+    lab.source.execute("ALTER TABLE t ADD y bytea DEFAULT E'\\\\001'")
+    lab.source.execute("INSERT INTO t (id) VALUES (2)")
+    lab.source.execute("RESET ALL")
+    versions = lab.source.execute("SELECT count(*) FROM penstock_lab.captured").fetchall()
+    lab.source.execute("INSERT INTO t (id) VALUES (3)")
+    assert lab.source.execute("SELECT count(*) FROM penstock_lab.captured").fetchall() == versions
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.errors() == []
+    assert columns(lab, "target") == columns(lab, "source")
+    checks = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass ORDER BY 1"
+    assert lab.target.execute(checks).fetchall() == lab.source.execute(checks).fetchall()
+    lab.assert_identical("t")
 
 
 BY_SETTINGS = [

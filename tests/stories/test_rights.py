@@ -739,6 +739,28 @@ CARRIED = {
 }
 
 
+def test_a_sequence_of_somebody_else_s_is_not_moved_with_the_source_s(following: Lab, mallory: Mallory) -> None:
+    lab, role = following, mallory.name
+    for side in (lab.source, lab.target):
+        side.execute("CREATE SCHEMA till; CREATE SEQUENCE till.number")
+    lab.target.execute(f"ALTER SEQUENCE till.number OWNER TO {role}")
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT nextval('till.number'), m int)")
+    why = f"sequence till.number belongs to role '{role}' here, and would be moved with the source's"
+    assert f"default of column 'n' of public.t is left out: {why}" in lab.pipeline().plan().target.notes
+
+    lab.setup("")
+    lab.source.execute("ALTER TABLE t ALTER m SET DEFAULT nextval('till.number')")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    lab.apply(config=ServerConfig(ddl=DdlRules(DdlPolicy.APPLY)))
+
+    assert f"which belongs to role '{role}', and would be moved" in lab.errors()[0].error_message
+    assert lab.target.execute("SELECT FROM pg_attrdef WHERE adrelid = 't'::regclass").fetchall() == []
+    lab.target.execute("ALTER SEQUENCE till.number OWNER TO postgres")
+    entries = [entry.id for entry in lab.errors()]
+    assert lab.retry(*entries) == entries
+    lab.assert_identical("t")
+
+
 @pytest.mark.rule("A-157")
 def test_ddl_that_would_run_code_of_another_role_at_the_target(following: Lab, mallory: Mallory) -> None:
     """What it names is harmless at the source; what has those names at the target is somebody else's."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.target import Unfollowed
 from penstock.change import Change, Image, Op, TableName
 from penstock.schema import TableSchema
 
@@ -64,6 +65,7 @@ class ShapedColumn:
     Attributes:
         default: SQL; None without one.
         filled: The text that rows have which were there before the column; None where that is NULL, or not known.
+        origin: Its name at the source, where rules call it otherwise.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ShapedColumn:
     is_generated: bool = False
     default: str | None = None
     filled: str | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class Alteration:
         unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
         called: What the table is to be called, where that is another name than it has.
         is_drop: The table is to be dropped, and nothing else.
+        children: The tables that inherit from it at the source, and so are altered with it; None where that is not
+            known.
     """
 
     renamed: tuple[tuple[str, str], ...] = ()
@@ -132,6 +137,13 @@ class Alteration:
     unclear: Mapping[str, str] = field(default_factory=dict)
     called: TableName | None = None
     is_drop: bool = False
+    children: frozenset[TableName] | None = None
+
+    @property
+    def reaches_children(self) -> bool:
+        """Whether tables that inherit from the table are altered with it."""
+        checks = any(item.kind == "check" for item in (*self.post_data_dropped, *self.post_data_added))
+        return checks or any((self.renamed, self.added, self.retyped, self.nullable))
 
 
 def is_drop(change: Change) -> bool:
@@ -188,12 +200,7 @@ def alteration(change: Change) -> Alteration:
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
     # Versions that an earlier capture set has noted do not tell of them.
     had, has = (_post_data(was), _post_data(now)) if "fittings" in was and "fittings" in now else ({}, {})
-    by_expression = retyped_by_expression(statement_of(change) or "", [column.name for column in retyped])
-    unclear |= {
-        column.name: f"became {column.type} by an expression of the statement"
-        for column in retyped
-        if column.name in by_expression
-    }
+    unclear |= _why_retyped(change, retyped)
     return Alteration(
         renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
         dropped=tuple(column.name for number, column in old.items() if number not in new),
@@ -206,6 +213,7 @@ def alteration(change: Change) -> Alteration:
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
         called=_name(now) if _name(was) != _name(now) else None,
+        children=frozenset(TableName(*child) for child in now["children"]) if "children" in now else None,
     )
 
 
@@ -215,8 +223,50 @@ _TOKEN = re.compile(
 )
 
 
+def _why_retyped(change: Change, retyped: Sequence[ShapedColumn]) -> dict[str, str]:
+    """Why it cannot be told what rows have in columns that got another type, by the columns' names."""
+    statement = statement_of(change)
+    called = {column.origin or column.name: column for column in retyped}
+    if statement is not None:
+        # What it does not name itself, a function has altered, or a block, by whatever expression.
+        untold = called.keys() - _types_given(statement).named
+        found = retyped_by_expression(statement, list(called)) - untold
+    else:
+        # Without an event trigger no statement is known, and none is missed.
+        untold, found = set(called if (change.before or {}).get("is_missed") else ()), set[str]()
+    return {called[name].name: f"became {called[name].type} by an expression of the statement" for name in found} | {
+        called[name].name: f"became {called[name].type} by a statement that is not known, maybe with an expression"
+        for name in untold
+    }
+
+
 def retyped_by_expression(statement: str, columns: Sequence[str]) -> set[str]:
     """Say which columns got their types by a USING of a statement; all of `columns` where that cannot be told."""
+    given = _types_given(statement)
+    # One inside a text may be of a statement that a block has run.
+    is_whole = given.count == len(re.findall(r"\busing\b", statement, re.IGNORECASE)) and given.by_expression <= set(
+        columns
+    )
+    return set(given.by_expression) if is_whole else set(columns)
+
+
+@dataclass(frozen=True)
+class _TypesGiven:
+    """What a statement itself says of the types of columns.
+
+    Attributes:
+        named: The columns that it gives a type.
+        by_expression: Those of them with a USING.
+        count: How many USING there are.
+    """
+
+    named: Set[str]
+    by_expression: Set[str]
+    count: int
+
+
+def _types_given(statement: str) -> _TypesGiven:
+    named: set[str] = set()
     found: set[str] = set()
     tokens = [token for token in (match[0] for match in _TOKEN.finditer(statement)) if not _is_blank(token)]
     words = [token.lower() for token in tokens]
@@ -227,16 +277,15 @@ def retyped_by_expression(statement: str, columns: Sequence[str]) -> set[str]:
         if depth == 0 and word in (",", ";"):
             column = None
         elif depth == 0 and word == "alter" and words[place + 1 : place + 2] != ["table"]:
-            name = place + 1 + (words[place + 1 : place + 2] == ["column"])
+            name = place + 1 + (words[place + 1 : place + 2] in (["column"], ["attribute"]))
             follows = words[name + 1 : name + 4]
             if follows[:1] == ["type"] or follows == ["set", "data", "type"]:
                 column = _unquoted(tokens[name])
+                named.add(column)
         elif depth == 0 and word == "using":
             seen += 1
             found |= set() if column is None else {column}
-    # One inside a text may be of a statement that a block has run; and rules may call a column otherwise.
-    is_whole = seen == len(re.findall(r"\busing\b", statement, re.IGNORECASE)) and found <= set(columns)
-    return found if is_whole else set(columns)
+    return _TypesGiven(named, found, seen)
 
 
 def is_one_part(text: str) -> bool:
@@ -271,6 +320,26 @@ def _is_blank(token: str) -> bool:
 
 def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+
+
+def unfollowed(waiting: Sequence[tuple[str, Change]]) -> tuple[Unfollowed, ...]:
+    """Tell after which alterations names mean other columns at the target, where these wait.
+
+    Args:
+        waiting: What is to be done to one table, in its order, each with its entry.
+    """
+    found = []
+    there: Mapping[str, int] | None = None
+    for _, change in waiting:
+        image = change.before or {}
+        was, now = (
+            {column.name: number for number, column in _columns(_shape(image, part)).items()} for part in ("was", "is")
+        )
+        there = was if there is None else there
+        moved = frozenset(name for name, number in now.items() if there.get(name, number) != number)
+        if (version := image.get("is_version")) is not None:
+            found.append(Unfollowed(waiting[0][0], int(version), moved))
+    return tuple(found) if any(one.columns for one in found) else ()
 
 
 def columns_of(change: Change, part: str) -> tuple[ShapedColumn, ...]:

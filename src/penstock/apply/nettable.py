@@ -117,7 +117,9 @@ class Nettable:
             if target is not None and table in self._catalog.instantiated:
                 netting = Netting(self._dictionary.get(table, version), target, self._conflicts)
             is_wide = netting is not None and len(netting.table.schema.columns) > self._most_columns
+            waiting = target.unfollowed_at(version) if target is not None else None
             is_possible = netting is not None and netting.is_possible and not is_wide
+            is_possible &= waiting is None or not waiting.columns
             self._nettings[table, version] = netting if is_possible else None
         return self._nettings[table, version]
 

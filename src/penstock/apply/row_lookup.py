@@ -152,7 +152,11 @@ def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) 
     """
     is_known = change.table_version != NO_VERSION
     captured = dictionary.get(change.table, change.table_version).by_name if is_known else {}
+    waiting = table.unfollowed_at(change.table_version) if is_known else None
     for name in {**(change.before or {}), **(change.after or {})}:
+        if waiting is not None and name in waiting.columns:
+            what = f"column {name!r} is another one here until entry {waiting.entry} is applied, which alters the table"
+            raise ApplyError(COLUMN_MISSING, f"{what}; retry that one first", where=_place(change))
         column = table.schema.by_name.get(name)
         if column is None:
             what = f"column {name!r} does not exist at the target"

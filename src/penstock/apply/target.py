@@ -17,15 +17,36 @@ from penstock.schema import ForeignKey, TableSchema
 
 
 @dataclass(frozen=True)
+class Unfollowed:
+    """An alteration that waits in the error queue, after which the source calls other columns by some names.
+
+    Attributes:
+        entry: The entry to retry first.
+        version: What was captured with this version of the table or a later one comes after it.
+        columns: The names that mean other columns at the target.
+    """
+
+    entry: str
+    version: int
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
 class TargetTable:
     """A table at the target, as apply sees it.
 
     Attributes:
         substitute_key: Columns that the user has named to find its rows by.
+        unfollowed: The alterations of it that wait, in their order.
     """
 
     schema: TableSchema
     substitute_key: tuple[str, ...] = ()
+    unfollowed: tuple[Unfollowed, ...] = ()
+
+    def unfollowed_at(self, version: int) -> Unfollowed | None:
+        """The last alteration that waits and comes before what was captured with a version."""
+        return next((one for one in reversed(self.unfollowed) if one.version <= version), None)
 
     @cached_property
     def key(self) -> RowKey:

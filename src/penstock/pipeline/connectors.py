@@ -25,6 +25,7 @@ from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
+from penstock.apply.target import Unfollowed
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.apply import ApplyConfig, TriggerFiring
@@ -266,6 +267,9 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions."""
+
+    def unfollowed(self) -> Mapping[TableName, tuple[Unfollowed, ...]]:
+        """Return the alterations that wait in the error queue, after which names mean other columns, by table."""
 
     def refuse_second(self) -> None:
         """Raise an `OperatorError` if a run of the process is alive already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.names_to_come import names_to_come
 from penstock.pipeline.not_followed import not_followed
 from penstock.position import Anchor, Limit, Scn
-from penstock.schema import Dictionary
+from penstock.schema import Dictionary, TableSchema
 from penstock.spark.job import BatchJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice, Source, TableVersion, roots
@@ -296,8 +296,16 @@ class SparkFeed(SourceFeed):
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
         kept = {name: table for name, table in catalog.tables.items() if name not in names}
         found = self._run.ends.target.describe({v.table.name for v in self._versions} & self._known & set(names))
-        new = {name: TargetTable(table) for name, table in found.items()}
-        return replace(catalog, tables=kept | new).with_keys(self._keys)
+        return replace(catalog, tables=kept | self._target_tables(found)).with_keys(self._keys)
+
+    def _target_tables(self, tables: Mapping[TableName, TableSchema]) -> dict[TableName, TargetTable]:
+        waiting = self._run.ledger.unfollowed() if self._ddl.is_followed else {}
+        # A partition is altered with its root.
+        root_of = {version.table.name: version.root for version in self._versions}
+        return {
+            name: TargetTable(table, unfollowed=waiting.get(root_of.get(name, name), ()))
+            for name, table in tables.items()
+        }
 
     def _read_catalog(self) -> TargetCatalog:
         tables = self._run.ends.target.describe({v.table.name for v in self._versions if v.table.name in self._known})
@@ -305,7 +313,7 @@ class SparkFeed(SourceFeed):
         # A partition was copied with its root.
         instantiated = dict(copied) | {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
         return TargetCatalog(
-            tables={name: TargetTable(table) for name, table in tables.items()},
+            tables=self._target_tables(tables),
             instantiated=instantiated,
             virtual=self._virtual,
         ).with_keys(self._keys)

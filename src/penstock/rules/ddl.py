@@ -30,9 +30,21 @@ class TransformedName:
     called: TableName | None = None
 
 
-def with_names(image: Image, was: TransformedName, now: TransformedName) -> Image:
-    """Give table and columns of a change of DDL the names that rules give them; columns without one are left out."""
+NO_NAMES: Mapping[TableName, TableName] = {}
+"""All tables are called as they are at the source."""
+
+
+def with_names(
+    image: Image, was: TransformedName, now: TransformedName, tables: Mapping[TableName, TableName] = NO_NAMES
+) -> Image:
+    """Give table and columns of a change of DDL the names that rules give them; columns without one are left out.
+
+    Args:
+        tables: What rules call other tables, those that inherit from this one among them.
+    """
     old, new = shape_of(image, "was"), shape_of(image, "is")
+    if new is not None and "children" in new:
+        new["children"] = [[*_called(TableName(*child), tables)] for child in new["children"]]
     made = {**image, "was": _named(old, was), "is": _named(new, now)}
     if old is None or new is None or _table(old) == _table(new):
         return made
@@ -54,7 +66,7 @@ def _named(shape: Mapping[str, Any] | None, named: TransformedName) -> str | Non
         names: Mapping[str, str] = named.rule.columns.names
         made |= {"schema": named.rule.table.name.schema, "name": named.rule.table.name.name}
         made["columns"] = {
-            number: {**column, "name": names[column["name"]]}
+            number: {**column, **_renamed(column["name"], names)}
             for number, column in shape["columns"].items()
             if column["name"] in names
         }
@@ -80,6 +92,16 @@ def _post_data(shape: Mapping[str, Any], names: Mapping[str, str], *, has_step: 
 
 def _table(shape: Mapping[str, Any]) -> TableName:
     return TableName(shape["schema"], shape["name"])
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> dict[str, str]:
+    # A statement of the source's calls it as it is there.
+    return {"name": names[name]} if names[name] == name else {"name": names[name], "origin": name}
+
+
+def _called(table: TableName, tables: Mapping[TableName, TableName]) -> tuple[str, str]:
+    name = tables.get(table, table)
+    return name.schema, name.name
 
 
 def _says(rule: TableRule | None) -> tuple[Any, ...]:

@@ -55,12 +55,13 @@ class StreamRules:
         if not rows:
             return batch
         made = []
+        tables = {name: rule.table.name for (name, _), rule in self._rules.items()}
         for row in rows:
             image = json.loads(row[c.BEFORE])
             versions = (int(image["was_version"]), int(image.get("is_version") or row[c.TABLE_VERSION]))
             shapes = (shape_of(image, "was"), shape_of(image, "is"))
             was, now = map(self._transformed_name, shapes, versions)
-            made.append(json.dumps(with_names(image, was, now), ensure_ascii=False))
+            made.append(json.dumps(with_names(image, was, now, tables), ensure_ascii=False))
         before = pc.replace_with_mask(batch[c.BEFORE], is_ddl, pa.array(made, pa.string()))
         columns = [before if name == c.BEFORE else batch[name] for name in batch.schema.names]
         return pa.record_batch(columns, schema=batch.schema)

@@ -39,6 +39,12 @@ SELECT (
 """
 """Whether a role may read whole tables, and everything in a schema of ours."""
 
+_OTHERS_SEQUENCES = """
+SELECT n.nspname, c.relname, r.rolname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+WHERE c.relkind = 'S' AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND NOT r.rolsuper
+  AND (SELECT u.rolsuper FROM pg_roles u WHERE u.rolname = session_user)
+"""
 
 _SEAL = """
 DO $$
@@ -141,6 +147,15 @@ def called_code(
             )
             for role, what in found.fetchall()
         ]
+
+
+def others_sequences(connection: Connection, names: Iterable[TableName]) -> dict[TableName, str]:
+    """Say whose sequences these are that nobody has given the user, who as a superuser may move any."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    rows = connection.execute(_OTHERS_SEQUENCES, [[name.schema for name in wanted], [name.name for name in wanted]])
+    return {TableName(schema, name): role for schema, name, role in rows.fetchall()}
 
 
 def types_named(connection: Connection, types: Iterable[str]) -> list[tuple[str, TableName]]:

@@ -27,6 +27,8 @@ class SequenceUse:
         options: `AS bigint INCREMENT BY 1 ...`, as `CREATE SEQUENCE` takes them.
         increment: What it is moved by; below 0 it descends.
         does_cycle: After its last value it begins again.
+        least: The lowest value that it takes.
+        most: The highest.
         may_read: Whether the user may see where it stands.
         may_set: Whether the user may set it.
     """
@@ -40,6 +42,8 @@ class SequenceUse:
     does_cycle: bool
     may_read: bool
     may_set: bool
+    least: int
+    most: int
 
 
 def read_uses(connection: Connection, tables: Iterable[TableName]) -> list[SequenceUse]:
@@ -59,6 +63,8 @@ def read_uses(connection: Connection, tables: Iterable[TableName]) -> list[Seque
             does_cycle,
             may_read,
             may_set,
+            least,
+            most,
         )
         for (
             schema,

@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, SetupStep
-from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.history import history_script
 from penstock.dialects.postgres.source.wake import wake_key
@@ -32,6 +32,18 @@ DO $$ BEGIN
       USING ERRCODE = 'object_not_in_prerequisite_state';
   END IF;
 END $$"""
+
+_PINNED = (
+    "datestyle",
+    "intervalstyle",
+    "timezone",
+    "bytea_output",
+    "extra_float_digits",
+    "lc_monetary",
+    "quote_all_identifiers",
+    "standard_conforming_strings",
+)
+"""What the server's words for an expression depend on; whoever alters a table may have set them otherwise."""
 
 _SCRIPTS = ("log", "images", "build", "follow", "versions", "messages")
 
@@ -290,4 +302,5 @@ def _filled(script: str, name: str) -> str:
         noted=f"penstock.noted_{wake_key(name) & 0xFFFFFFFF:08x}",
         changing=_changing_key(name),
         describe=sql_text("describe").rstrip(),
+        pinned=" ".join(f"SET {setting} = {literal(CANONICAL_SETTINGS[setting])}" for setting in _PINNED),
     )

@@ -10,13 +10,15 @@ from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
 
 
-def alter_statements(name: TableName, left: Alteration) -> Iterator[tuple[str, Sequence[str]]]:
+def alter_statements(name: TableName, left: Alteration, *, is_partitioned: bool) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the statements that do what is left of an alteration, in order, each with the columns that it is about."""
     table = f"ALTER TABLE {quote(name.schema, name.name)}"
+    # What the source's tables that inherit from it drop as well is in alterations of their own.
+    only = table if is_partitioned else f"ALTER TABLE ONLY {quote(name.schema, name.name)}"
     for old, new in left.renamed:
         yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}", [old]
     for dropped in left.dropped:
-        yield f"{table} DROP COLUMN {quote(dropped)}", [dropped]
+        yield f"{only} DROP COLUMN {quote(dropped)}", [dropped]
     for column in left.added:
         yield from ((statement, [column.name]) for statement in _added(table, column))
     defaults = dict(left.defaults)
@@ -32,10 +34,11 @@ def alter_statements(name: TableName, left: Alteration) -> Iterator[tuple[str, S
         yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL", [column_name]
 
 
-def default_statement(name: TableName, column: str, default: str | None) -> str:
-    """Return the statement that gives a column a default, or takes it away."""
+def default_statement(name: TableName, column: str, default: str | None, *, is_partitioned: bool = False) -> str:
+    """Return the statement that gives a column a default, or takes it away; tables that inherit have their own."""
     to = "DROP DEFAULT" if default is None else f"SET DEFAULT {default}"
-    return f"ALTER TABLE {quote(name.schema, name.name)} ALTER COLUMN {quote(column)} {to}"
+    only = "" if is_partitioned else "ONLY "
+    return f"ALTER TABLE {only}{quote(name.schema, name.name)} ALTER COLUMN {quote(column)} {to}"
 
 
 def added_object(name: TableName, item: ShapedObject) -> str:

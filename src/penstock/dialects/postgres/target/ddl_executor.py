@@ -13,8 +13,8 @@ from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.errors import redacted_message
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
-from penstock.dialects.postgres.target.error_entries import waiting_ddl
-from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
+from penstock.dialects.postgres.target.error_entries import follow_columns, waiting_ddl
+from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, INHERITING, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.post_data_ddl import PostDataDdl
 from penstock.dialects.postgres.target.resync import copied_by_others
 from penstock.dialects.postgres.target.row_statements import RowStatements
@@ -49,12 +49,18 @@ class DdlSession:
         left = pending(wanted, there)
         self._refuse_before_earlier(there, left, commit_scn)
         self._refuse_long_names(table, left)
+        self._refuse_former_children(table, left)
         self._post_data_ddl.check_types(table, there, left)
         self._post_data_ddl.drop(table, left)
-        for statement, columns in alter_statements(table, left):
+        for statement, columns in alter_statements(table, left, is_partitioned=there.is_partitioned):
             self._run(statement, columns)
+        taken = {*(new for _, new in wanted.renamed), *(column.name for column in wanted.added)}
+        if taken:
+            # In one step, since a name may pass from one column to another. What had a name before is gone.
+            called = {name: f"{name}, dropped" for name in taken} | dict(wanted.renamed)
+            follow_columns(self._connection, self._process, table, called, commit_scn)
         self._post_data_ddl.check_defaults(table, left.added)
-        self._post_data_ddl.add(table, left)
+        self._post_data_ddl.add(table, left, is_partitioned=there.is_partitioned)
         if wanted.called is not None and wanted.called != table:
             self._refuse_shared(table, "rename")
             for statement in rename_statements(table, wanted.called):
@@ -100,6 +106,17 @@ class DdlSession:
             raise ApplyError(
                 DDL_NOT_CARRIED_OUT, what, where=f"table {table}", column=name if name in columns else None
             )
+
+    def _refuse_former_children(self, table: TableName, wanted: Alteration) -> None:
+        """Refuse to alter a copy with its parent that inherits from it here, and not at the source."""
+        if wanted.children is None or not wanted.reaches_children:
+            return
+        for schema, name in self._connection.execute(INHERITING, [table.schema, table.name]).fetchall():
+            if (child := TableName(schema, name)) not in wanted.children:
+                do = f"ALTER TABLE {quote(schema, name)} NO INHERIT {quote(table.schema, table.name)}"
+                what = f"table {child} inherits from it here, and not at the source, and would be altered with it: {do}"
+                what += " at the target, and retry"
+                raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}")
 
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `TargetSession.drop`."""

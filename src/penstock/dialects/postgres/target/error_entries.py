@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.apply.blocked_keys import BlockedKeys
+from penstock.apply.ddl import unfollowed
 from penstock.apply.ledger import Failed
+from penstock.apply.target import Unfollowed
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.target.blocked_keys import write_blocked_keys
@@ -65,6 +67,51 @@ def waiting_ddl(connection: Connection, process: str, table: TableName, before: 
         [process, before, table.schema, table.name],
     )
     return [(number, Change(seq, Op.DDL, table, version, told, None)) for number, seq, version, told in rows]
+
+
+def unfollowed_ddl(
+    connection: Connection, process: str, before: int | None = None
+) -> dict[TableName, tuple[Unfollowed, ...]]:
+    """Return what alterations that wait in the error queue mean for changes behind them, by table.
+
+    Args:
+        before: Only those of transactions that were committed before this one.
+    """
+    rows = connection.execute(
+        "SELECT c.schema_name, c.table_name, e.id, c.change_seq, c.table_version, c.before FROM penstock.error e"
+        " JOIN penstock.error_change c ON c.process = e.process AND c.error_id = e.id WHERE e.process = %s"
+        " AND c.op = 'ddl' AND e.commit_scn < coalesce(%s, e.commit_scn + 1)"
+        " ORDER BY e.commit_scn, e.id, c.message_number",
+        [process, before],
+    )
+    found: dict[TableName, list[tuple[str, Change]]] = {}
+    for schema, name, number, seq, version, told in rows:
+        table = TableName(schema, name)
+        found.setdefault(table, []).append((f"{process}.{number}", Change(seq, Op.DDL, table, version, told, None)))
+    return {table: unfollowed(waiting) for table, waiting in found.items()}
+
+
+def follow_columns(
+    connection: Connection, process: str, table: TableName, called: Mapping[str, str], before: Scn
+) -> None:
+    """Have changes that wait name the columns as they are called now: a retry must not meet others of their names.
+
+    Args:
+        called: The new names, by the old ones.
+        before: Only changes of transactions that were committed before this one.
+    """
+    image = (
+        "coalesce((SELECT json_object_agg(coalesce(n.new, i.key), i.value ORDER BY i.place) FROM json_each(c.{0})"
+        " WITH ORDINALITY i (key, value, place) LEFT JOIN called n ON n.old = i.key), c.{0})"
+    )
+    connection.execute(
+        "WITH called AS (SELECT * FROM unnest(%s::text[], %s::text[]) n (old, new))"
+        f" UPDATE penstock.error_change c SET before = {image.format('before')}, after = {image.format('after')}"
+        " FROM penstock.error e WHERE (c.process, c.error_id) = (e.process, e.id) AND e.process = %s"
+        " AND e.commit_scn < %s AND (c.schema_name, c.table_name) = (%s, %s)"
+        " AND c.op IN ('insert', 'update', 'delete', 'snapshot')",
+        [list(called), list(called.values()), process, before, table.schema, table.name],
+    )
 
 
 def put_held(

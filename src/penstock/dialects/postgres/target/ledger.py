@@ -15,6 +15,8 @@ from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
+from penstock.apply.target import Unfollowed
+from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
@@ -23,6 +25,7 @@ from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_
 from penstock.dialects.postgres.target.copy_ledger import PostgresCopyLedger
 from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
 from penstock.dialects.postgres.target.detail import detail
+from penstock.dialects.postgres.target.error_entries import unfollowed_ddl
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
@@ -278,6 +281,11 @@ class PostgresLedger(PostgresCopyLedger):
             if found:
                 self._told_ddl = found[-1][0]
             return [one for _, one in found]
+
+    def unfollowed(self) -> Mapping[TableName, tuple[Unfollowed, ...]]:
+        """Return the alterations that wait in the error queue, after which names mean other columns, by table."""
+        with speaking("read the error queue", self._url):
+            return unfollowed_ddl(self._sql(), self._process)
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""

@@ -57,6 +57,19 @@ IS_KNOWN = f"SELECT FROM penstock.instantiation WHERE {_OLD}"
 """Whether the process has a copy of a table of this name."""
 
 
+INHERITING = """
+WITH RECURSIVE below AS (
+  SELECT h.inhrelid FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhparent
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) = (%s, %s) AND c.relkind = 'r'
+  UNION SELECT h.inhrelid FROM below b JOIN pg_inherits h ON h.inhparent = b.inhrelid
+)
+SELECT n.nspname, c.relname
+FROM below b JOIN pg_class c ON c.oid = b.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE EXISTS (SELECT FROM penstock.instantiation i WHERE (i.schema_name, i.table_name) = (n.nspname, c.relname))
+ORDER BY 1, 2
+"""
+"""The copies that inherit from a table; what somebody else has made there is their own affair."""
+
 COPIED_AT = "SELECT scn FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)"
 """The position that a table is copied at."""
 

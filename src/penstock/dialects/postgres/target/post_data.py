@@ -12,7 +12,7 @@ from penstock.dialects.base import DatabasePlan, MissingObject, SetupStep
 from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.objects import Objects, read_objects
-from penstock.dialects.postgres.ownership import called_code
+from penstock.dialects.postgres.ownership import called_code, others_sequences
 from penstock.dialects.postgres.post_data import Found, PostData, PostDataKind, PostDataObject, When, read_found
 from penstock.dialects.postgres.sequences import SequenceUse, read_uses
 from penstock.dialects.postgres.target import differing, ledger_entries
@@ -27,6 +27,9 @@ _CATALOGS = {
     "text search configuration": ("pg_ts_config", "cfgname", "cfgnamespace"),
     "relation": ("pg_class", "relname", "relnamespace"),
 }
+
+
+_DRAWING = (PostDataKind.DEFAULT, PostDataKind.OWNER)
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,17 @@ def obstacles(
     Args:
         made: Types that setup makes before them.
     """
+    post_data = list(post_data)
     wanted = [item for item in post_data if item.calls]
     calls = sorted({call for item in wanted for call in item.calls if call[1] not in made})
     there = set(_existing(connection, calls))
-    found = {}
+    drawn = {item: item.other for item in post_data if item.kind in _DRAWING and item.other is not None}
+    others = others_sequences(connection, drawn.values())
+    found = {
+        item: f"sequence {name} belongs to role {others[name]!r} here, and would be moved with the source's"
+        for item, name in drawn.items()
+        if name in others
+    }
     # What belongs to trusted roles, which is the rule, is one question for all.
     is_suspect = bool(called_code(connection, there, is_free=True))
     for item in wanted:

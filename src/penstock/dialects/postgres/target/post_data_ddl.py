@@ -15,7 +15,7 @@ from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.ddl import Alteration, ShapedColumn, ShapedObject, is_one_part
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.dialects.postgres.ownership import called_code, types_named, unknown_names
+from penstock.dialects.postgres.ownership import called_code, others_sequences, types_named, unknown_names
 from penstock.dialects.postgres.post_data import Found, PostDataKind, read_found
 from penstock.dialects.postgres.target.alter_statements import (
     added_object,
@@ -72,7 +72,7 @@ class PostDataDdl:
             else:
                 self._run(dropped_object(table, old))
 
-    def add(self, table: TableName, wanted: Alteration) -> None:
+    def add(self, table: TableName, wanted: Alteration, *, is_partitioned: bool) -> None:
         """Set defaults, and make what the source has now, once its columns are as they are to be.
 
         Raises:
@@ -81,7 +81,7 @@ class PostDataDdl:
         for column, default in wanted.defaults:
             if default is not None:
                 self._check_default(table, column, default)
-            self._run(default_statement(table, column, default))
+            self._run(default_statement(table, column, default, is_partitioned=is_partitioned))
         if not wanted.post_data_added:
             return
         there = self._found(table)
@@ -200,6 +200,9 @@ class PostDataDdl:
                     table, f"{what} calls {calls}, which would run with the rights of whoever applies; {_DO}"
                 )
             self._refuse_calls(table, what, found.calls)
+            for name, role in others_sequences(self._connection, found.sequences).items():
+                why = f"{what} draws from sequence {name}, which belongs to role {role!r}, and would be moved"
+                raise _refused(table, f"{why}; {_DO}")
 
     def _refuse_named(self, table: TableName, expression: str, what: str) -> None:
         """Refuse an expression that has the name of another role's function, operator or type in it."""

@@ -15,6 +15,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import label, quote, speaking
 from penstock.dialects.postgres.target.blocked_keys import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
+from penstock.dialects.postgres.target.error_entries import unfollowed_ddl
 from penstock.dialects.postgres.target.error_history import write_action
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, PenstockError
@@ -192,9 +193,14 @@ class PostgresRetrySession(PostgresSession, RetrySession):
         tables = read_tables(self.connection, names)
         copied = self._copied()
         # A partition was copied with its root.
-        parts = {part: copied[root] for part, root in self._ancestors(names) if root in copied}
+        roots = {part: root for part, root in self._ancestors(names) if root in copied}
+        parts = {part: copied[root] for part, root in roots.items()}
+        waiting = unfollowed_ddl(self.connection, self._process, transaction.commit_scn)
         return TargetCatalog(
-            tables={name: TargetTable(table) for name, table in tables.items()},
+            tables={
+                name: TargetTable(table, unfollowed=waiting.get(roots.get(name, name), ()))
+                for name, table in tables.items()
+            },
             instantiated=dict.fromkeys(names, START) | parts | copied,
             checks_all_references=True,
         )

@@ -59,7 +59,7 @@ def set_sequences(
         settings: As `sequences_to_set` returns them.
 
     Raises:
-        OperatorError: The user may not set one.
+        OperatorError: The user may not set one, or it does not go so far; all that can be set are set then.
     """
     needed = [(use, setting) for use, setting in settings if setting.is_needed]
     forbidden = [quote(use.name.schema, use.name.name) for use, _ in needed if not use.may_set]
@@ -70,6 +70,14 @@ def set_sequences(
             where=where,
             do="; ".join(f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO {user}" for name in forbidden),
         )
-    if needed:
-        calls = ", ".join(setval(setting.name, setting.after) for _, setting in needed)
+    fitting = [setting for use, setting in needed if use.least <= setting.after.last <= use.most]
+    if fitting:
+        calls = ", ".join(setval(setting.name, setting.after) for setting in fitting)
         connection.execute(f"SELECT {calls}")
+    # One keeps none of the others back.
+    for use, setting in needed:
+        if setting not in fitting:
+            name = quote(use.name.schema, use.name.name)
+            what = f"sequence {use.name} ends at {use.most} and begins at {use.least}, and the source's is beyond that"
+            do = f"give it the source's limits: ALTER SEQUENCE {name} AS bigint MINVALUE ... MAXVALUE ..."
+            raise OperatorError(what, where=where, do=do)

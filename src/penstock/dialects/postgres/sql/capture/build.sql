@@ -14,9 +14,9 @@ LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = 
 #variable_conflict use_column
 BEGIN
   RETURN QUERY SELECT f.kind, f.name, f.objid, f.is_valid, ARRAY(SELECT n FROM (
-      SELECT unnest(f.columns) UNION SELECT v[1]::int2 FROM regexp_matches(f.tree, ':varattno (\d+)', 'g') v) c (n)
-    WHERE n > 0 ORDER BY n), f.tree ~ ':varattno 0\y',
-    md5(concat_ws(' ', f.kind, f.is_of, regexp_replace(f.tree, ':location -?\d+', '', 'g')))
+      SELECT unnest(f.columns) UNION SELECT v[1]::int2 FROM regexp_matches(f.tree, ':varattno ([0-9]+)', 'g') v) c (n)
+    WHERE n > 0 ORDER BY n), f.tree ~ ':varattno 0(?![0-9])',
+    md5(concat_ws(' ', f.kind, f.is_of, regexp_replace(f.tree, ':location -?[0-9]+', '', 'g')))
   FROM pg_class c CROSS JOIN LATERAL (
     SELECT 'default', d.adnum::text, d.oid, true, ARRAY[d.adnum], d.adbin::text, ''
     FROM pg_attrdef d WHERE d.adrelid = c.oid
@@ -144,7 +144,7 @@ BEGIN
         WHERE rel IN (i.inhparent, i.inhrelid) AND NOT c.relispartition)
       OR EXISTS (SELECT FROM pg_trigger t
         WHERE t.tgrelid = rel AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-          AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND t.tgname NOT LIKE 'R\_penstock\_%') THEN 'row'
+          AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND NOT starts_with(t.tgname, 'R_penstock_')) THEN 'row'
     ELSE 'statement'
   END
   || CASE WHEN {set}.has_deferrable(rel) THEN '+marker' ELSE '' END
@@ -180,7 +180,7 @@ CREATE OR REPLACE FUNCTION {set}.stamp(rel oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
   RETURN (SELECT coalesce(string_agg(concat_ws(' ', t.tgname, t.tgenabled, t.xmin), ', ' ORDER BY t.tgname), '')
-  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name}));
+  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_[0-9]+_[a-z]+$', {name}));
 END $$;
 
 -- Triggers of ours that the table's owner has given another name, which we may drop: with those that are made in their
@@ -190,7 +190,7 @@ LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp SET plan_ca
 BEGIN
   RETURN QUERY SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
   WHERE t.tgrelid = rel AND t.tgparentid = 0 AND p.pronamespace = '{set}'::regnamespace
-    AND t.tgname !~ format('^R_%s_\d+_[a-z]+$', {name}) AND pg_has_role(c.relowner, 'USAGE');
+    AND t.tgname !~ format('^R_%s_[0-9]+_[a-z]+$', {name}) AND pg_has_role(c.relowner, 'USAGE');
 END $$;
 
 -- Whether the triggers that a mode needs are there, switched on, and nobody has touched them.
@@ -203,7 +203,7 @@ BEGIN
     AND coalesce(bool_and(CASE WHEN t.tgparentid <> 0 THEN t.tgenabled IN ('O', 'A')
       ELSE t.tgenabled = {set}.firing(mode, substring(t.tgname FROM '[a-z]+$')) END), true) AND NOT EXISTS (SELECT FROM {set}.renamed_triggers(rel))
     AND {set}.stamp(rel) = (SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1)
-  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name}));
+  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_[0-9]+_[a-z]+$', {name}));
 END $$;
 
 -- What of a definition capture depends on; the rest may change without it.
@@ -221,7 +221,7 @@ $$;
 
 -- The version of a table as it is; a new one where its last is of another definition.
 CREATE OR REPLACE FUNCTION {set}.version_now(rel oid, found_by_writer bool) RETURNS {set}.captured
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off {pinned} AS $$
 DECLARE
   looks text := {set}.fingerprint(rel);
   result {set}.captured;
@@ -326,11 +326,12 @@ BEGIN
   RETURN {set}.statement(kind, {set}.version_now(rel, true));
 END $$;
 
--- Settings that a type's text depends on.
+-- Settings that a type's text depends on, and what the words of an expression mean.
 CREATE OR REPLACE FUNCTION {set}.canonical() RETURNS TABLE (name text, value text)
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   VALUES ('datestyle', 'ISO'), ('intervalstyle', 'iso_8601'), ('timezone', 'UTC'), ('bytea_output', 'hex'),
     ('extra_float_digits', '1'), ('quote_all_identifiers', 'off'), ('xmlbinary', 'base64'), ('lc_monetary', 'C'),
+    ('standard_conforming_strings', 'on'),
     ('search_path', 'pg_catalog, pg_temp')
 $$;
 
@@ -363,7 +364,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     FROM unnest(rows) r, (SELECT col ->> 'name' AS name, col ->> 'base_type' IN ('text', 'bytea', 'character varying') AS is_plain
           FROM jsonb_array_elements(cols) c (col)
           WHERE NOT (col ->> 'is_integer')::bool
-            AND coalesce(substring(col ->> 'type' from '^(?:character varying|character|bit|bit varying)\((\d+)')::int, 10001) > 10000
+            AND coalesce(substring(col ->> 'type' from '^(?:character varying|character|bit|bit varying)[(]([0-9]+)')::int, 10001) > 10000
             AND col ->> 'base_type' NOT IN ('boolean', 'numeric', 'real', 'double precision', 'money', 'date', 'interval', 'uuid',
               'inet', 'cidr', 'macaddr', 'macaddr8', 'pg_lsn', '"char"', 'name', 'point', 'box', 'circle', 'lseg', 'line')
             AND col ->> 'base_type' !~ '^time') c,

@@ -11,19 +11,22 @@ BEGIN
   FOR touched IN
     WITH RECURSIVE reached AS (
       -- Only the table that was named is reported, not those that inherit from it.
-      SELECT relid FROM unnest(relids) relid
-      UNION SELECT i.inhrelid FROM pg_inherits i JOIN reached p ON i.inhparent = p.relid
+      SELECT relid, 0 AS level FROM unnest(relids) relid
+      UNION SELECT i.inhrelid, p.level + 1 FROM pg_inherits i JOIN reached p ON i.inhparent = p.relid
     ), beside AS (
-      SELECT relid FROM reached
+      SELECT relid, level FROM reached
       -- A table that they refer to is captured otherwise once that may be checked at commit.
-      UNION SELECT c.confrelid FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM reached)
+      UNION SELECT c.confrelid, 0 FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM reached)
         AND {set}.fingerprint(c.confrelid) <> (SELECT n.fingerprint FROM {set}.captured n WHERE n.relid = c.confrelid
           ORDER BY n.version DESC LIMIT 1)
-      UNION SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = ANY (relids)
-      UNION SELECT c.root FROM {set}.captured_now c WHERE c.relid = ANY (relids)
+      UNION SELECT i.inhparent, 0 FROM pg_inherits i WHERE i.inhrelid = ANY (relids)
+      UNION SELECT c.root, 0 FROM {set}.captured_now c WHERE c.relid = ANY (relids)
     )
-    SELECT r.root FROM (SELECT DISTINCT {set}.captured_root(b.relid) AS root FROM beside b JOIN pg_class k ON k.oid = b.relid) r
+    SELECT r.root FROM (SELECT {set}.captured_root(b.relid) AS root, max(b.level) AS level
+      FROM beside b JOIN pg_class k ON k.oid = b.relid GROUP BY 1) r
     WHERE (SELECT c.mode <> 'detached' FROM {set}.captured c WHERE c.relid = r.root ORDER BY c.version DESC LIMIT 1)
+    -- What a table has of a parent cannot be dropped before it is dropped there.
+    ORDER BY r.level, r.root
   LOOP
     BEGIN
       IF pg_try_advisory_xact_lock({changing}, touched::int) THEN
@@ -36,7 +39,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {set}.on_ddl() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp {pinned} AS $$
 DECLARE
   relids oid[];
 BEGIN

@@ -44,7 +44,7 @@ BEGIN
     PERFORM {set}.make_trigger(rel, k, {set}.firing(new_mode, k)) FROM unnest(wanted) k;
     -- Somebody switched off what a partition has from its root. Its owner may switch it on; others make the root's anew.
     FOR clone IN SELECT t.tgname, t.tgrelid FROM {set}.partitions(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
-      WHERE t.tgparentid <> 0 AND t.tgenabled <> {set}.firing(new_mode, '') AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
+      WHERE t.tgparentid <> 0 AND t.tgenabled <> {set}.firing(new_mode, '') AND t.tgname ~ format('^R_%s_[0-9]+_[a-z]+$', {name})
     LOOP
       IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = clone.tgrelid), 'USAGE') THEN
         PERFORM {set}.enable_trigger(clone.tgrelid, clone.tgname, {set}.firing(new_mode, ''));

@@ -10,6 +10,12 @@ CREATE OR REPLACE FUNCTION {set}.shape(rel oid) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET quote_all_identifiers = off AS $$
   SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'is_partitioned', c.relkind = 'p',
     'key', (SELECT to_jsonb(i.indkey::int2[]) FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    -- The tables that are altered with it.
+    'children', (WITH RECURSIVE below AS (
+        SELECT h.inhrelid FROM pg_inherits h WHERE h.inhparent = c.oid AND c.relkind = 'r'
+        UNION SELECT h.inhrelid FROM below b JOIN pg_inherits h ON h.inhparent = b.inhrelid
+      ) SELECT coalesce(jsonb_agg(jsonb_build_array(m.nspname, k.relname) ORDER BY m.nspname, k.relname), '[]')
+      FROM below b JOIN pg_class k ON k.oid = b.inhrelid JOIN pg_namespace m ON m.oid = k.relnamespace),
     'columns', (SELECT coalesce(jsonb_object_agg(a.attnum, jsonb_build_object('name', a.attname,
       'type', format_type(a.atttypid, a.atttypmod),
       'collation', CASE WHEN a.attcollation <> t.typcollation THEN a.attcollation::regcollation::text END,
@@ -45,6 +51,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 DECLARE
   last record;
   known jsonb;
+  is_at_once bool := coalesce(current_setting('penstock.rebuilding', true), '') = 'at once';
 BEGIN
   NEW.shape := {set}.shape(NEW.relid);
   IF NEW.root <> NEW.relid OR NEW.mode = 'detached' THEN
@@ -53,13 +60,17 @@ BEGIN
   SELECT c.version, c.shape INTO last FROM {set}.captured c WHERE c.relid = NEW.relid ORDER BY c.version DESC LIMIT 1;
   -- Of versions that an earlier set has noted it is not known what more there was.
   known := CASE WHEN last.shape ? 'fittings' THEN NEW.shape ELSE NEW.shape - 'fittings' - 'defaults' END;
-  IF last.shape <> known THEN
+  -- Who inherits from it changes nothing of a table itself.
+  IF last.shape - 'children' <> known - 'children' THEN
     INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid,
       CASE WHEN last.shape -> 'name' = NEW.shape -> 'name' AND last.shape -> 'schema' = NEW.shape -> 'schema'
         THEN NEW.version ELSE last.version END,
       'A', json_build_object(
       -- Only an event trigger is asked during the statement itself; of others it is some statement that came later.
-      'statement', CASE current_setting('penstock.rebuilding', true) WHEN 'at once' THEN current_query() END,
+      'statement', CASE WHEN is_at_once THEN current_query() END,
+      -- What hindered the event trigger, such as a lock, has left the statement untold.
+      'is_missed', CASE WHEN NOT is_at_once AND EXISTS (SELECT FROM pg_event_trigger e
+        WHERE e.evtfoid = to_regproc('{set}.on_ddl') AND e.evtevent = 'ddl_command_end' AND e.evtenabled <> 'D') THEN 'true' END,
       'was_version', last.version::text, 'is_version', NEW.version::text,
       'was', last.shape::text, 'is', known::text), 0);
   END IF;
