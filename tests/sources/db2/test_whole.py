@@ -257,17 +257,6 @@ def test_a_lost_end_of_a_transaction_is_noticed_when_its_identifier_is_given_aga
         told(folder(tmp_path, log, records, []))
 
 
-def test_a_file_that_is_exchanged_behind_a_slice_is_not_read_for_it(tmp_path: Path) -> None:
-    log = three(is_raw=False)
-    source = folder(tmp_path, log, log.records)
-    part = source.next_slice(START)
-    assert part is not None
-    (tmp_path / "000000001.db2log").write_bytes(b"".join(log.records[3:]))
-
-    with pytest.raises(MalformedInputError, match="the files hold 0 changes where they held 5"):
-        list(source.read(part))
-
-
 def test_a_table_that_is_made_with_the_identifiers_of_another_is_named_before_its_rows_are_read(tmp_path: Path) -> None:
     """The other one was dropped: identifiers are given again."""
     log = Log(is_chained=True)
