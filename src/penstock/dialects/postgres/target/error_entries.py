@@ -69,26 +69,54 @@ def waiting_ddl(connection: Connection, process: str, table: TableName, before: 
     return [(number, Change(seq, Op.DDL, table, version, told, None)) for number, seq, version, told in rows]
 
 
-def unfollowed_ddl(
-    connection: Connection, process: str, before: int | None = None
-) -> dict[TableName, tuple[Unfollowed, ...]]:
-    """Return what alterations that wait in the error queue mean for changes behind them, by table.
+class WaitingDdl:
+    """The alterations that wait in the error queue; of a long queue only what is new is read again."""
 
-    Args:
-        before: Only those of transactions that were committed before this one.
-    """
-    rows = connection.execute(
-        "SELECT c.schema_name, c.table_name, e.id, c.change_seq, c.table_version, c.before FROM penstock.error e"
-        " JOIN penstock.error_change c ON c.process = e.process AND c.error_id = e.id WHERE e.process = %s"
-        " AND c.op = 'ddl' AND e.commit_scn < coalesce(%s, e.commit_scn + 1)"
-        " ORDER BY e.commit_scn, e.id, c.message_number",
-        [process, before],
-    )
-    found: dict[TableName, list[tuple[str, Change]]] = {}
-    for schema, name, number, seq, version, told in rows:
-        table = TableName(schema, name)
-        found.setdefault(table, []).append((f"{process}.{number}", Change(seq, Op.DDL, table, version, told, None)))
-    return {table: unfollowed(waiting) for table, waiting in found.items()}
+    def __init__(self, connection: Connection, process: str) -> None:
+        """Look into the queue of a process; nothing is read yet."""
+        self._connection = connection
+        self._process = process
+        self._read_to = 0
+        self._found: list[tuple[int, int, TableName, Change]] = []
+
+    def unfollowed(self, before: int | None = None) -> dict[TableName, tuple[Unfollowed, ...]]:
+        """Return what they mean for changes behind them, by table.
+
+        Args:
+            before: Only those of transactions that were committed before this one.
+        """
+        self._read()
+        by_table: dict[TableName, list[tuple[str, Change]]] = {}
+        for scn, number, table, change in self._found:
+            if before is None or scn < before:
+                by_table.setdefault(table, []).append((f"{self._process}.{number}", change))
+        return {table: unfollowed(waiting) for table, waiting in by_table.items()}
+
+    def _read(self) -> None:
+        numbers = {number for _, number, _, _ in self._found}
+        there = "SELECT id FROM penstock.error WHERE process = %s AND id = ANY (%s)"
+        if numbers and len(self._connection.execute(there, [self._process, list(numbers)]).fetchall()) < len(numbers):
+            # What was applied may have given tables other names.
+            self._read_to, self._found = 0, []
+        row = self._connection.execute(
+            "SELECT coalesce(max(id), 0) FROM penstock.error WHERE process = %s", [self._process]
+        ).fetchone()
+        assert row is not None
+        if row[0] <= self._read_to:
+            return
+        rows = self._connection.execute(
+            "SELECT e.commit_scn, e.id, c.message_number, c.schema_name, c.table_name, c.change_seq, c.table_version,"
+            " c.before FROM penstock.error e JOIN penstock.error_change c"
+            " ON c.process = e.process AND c.error_id = e.id"
+            " WHERE e.process = %s AND e.id > %s AND c.error_id > %s AND c.op = 'ddl' ORDER BY 1, 2, 3",
+            [self._process, self._read_to, self._read_to],
+        ).fetchall()
+        for scn, number, _, schema, name, seq, version, told in rows:
+            table = TableName(schema, name)
+            self._found.append((scn, number, table, Change(seq, Op.DDL, table, version, told, None)))
+        # In the order in which they were committed; those of one transaction stay in theirs.
+        self._found.sort(key=lambda one: one[:2])
+        self._read_to = row[0]
 
 
 def follow_columns(

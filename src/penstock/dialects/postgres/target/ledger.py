@@ -25,7 +25,7 @@ from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_
 from penstock.dialects.postgres.target.copy_ledger import PostgresCopyLedger
 from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
 from penstock.dialects.postgres.target.detail import detail
-from penstock.dialects.postgres.target.error_entries import unfollowed_ddl
+from penstock.dialects.postgres.target.error_entries import WaitingDdl
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
@@ -285,7 +285,7 @@ class PostgresLedger(PostgresCopyLedger):
     def unfollowed(self) -> Mapping[TableName, tuple[Unfollowed, ...]]:
         """Return the alterations that wait in the error queue, after which names mean other columns, by table."""
         with speaking("read the error queue", self._url):
-            return unfollowed_ddl(self._sql(), self._process)
+            return WaitingDdl(self._sql(), self._process).unfollowed()
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""

@@ -15,7 +15,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import label, quote, speaking
 from penstock.dialects.postgres.target.blocked_keys import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
-from penstock.dialects.postgres.target.error_entries import unfollowed_ddl
+from penstock.dialects.postgres.target.error_entries import WaitingDdl
 from penstock.dialects.postgres.target.error_history import write_action
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, PenstockError
@@ -37,6 +37,7 @@ class PostgresRetrySession(PostgresSession, RetrySession):
             " FROM pg_settings WHERE name = 'synchronous_commit'"
         )
         self._process = process
+        self._waiting_ddl = WaitingDdl(self.connection, process)
         self._actor = actor
         row = self.execute("SELECT current_user").fetchone()
         assert row is not None
@@ -195,7 +196,7 @@ class PostgresRetrySession(PostgresSession, RetrySession):
         # A partition was copied with its root.
         roots = {part: root for part, root in self._ancestors(names) if root in copied}
         parts = {part: copied[root] for part, root in roots.items()}
-        waiting = unfollowed_ddl(self.connection, self._process, transaction.commit_scn)
+        waiting = self._waiting_ddl.unfollowed(transaction.commit_scn)
         return TargetCatalog(
             tables={
                 name: TargetTable(table, unfollowed=waiting.get(roots.get(name, name), ()))
