@@ -287,7 +287,7 @@ def test_a_target_that_rounds_more_than_it_must_is_refused(lab: Lab, tmp_path: P
 
 
 def test_a_key_that_would_be_rounded_is_refused_and_kept_as_text(lab: Lab, tmp_path: Path, spark: object) -> None:
-    events = [an_event("sqlserver", {"id": 1, "at": 1764000000123456700 + n}, n) for n in range(2)]
+    events = [an_event("sqlserver", {"id": 1, "at": 1764000000123456700 + n}) for n in range(2)]
     for event in events:
         event["key"] = {"at": event["value"]["after"]["at"]}
     types = {"inv.t": {"id": "int", "at": "datetime2(7)"}}
