@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -458,12 +459,24 @@ def test_a_document_that_came_below_others_is_refused_by_a_later_run(
 
 
 @pytest.mark.rule("E-18")
-def test_a_document_that_was_altered_after_it_was_read_is_refused_by_a_later_run(folder: Folder) -> None:
+@pytest.mark.parametrize("number", [10, 20, 30])
+def test_a_document_that_was_altered_after_it_was_read_is_refused_by_a_later_run(folder: Folder, number: int) -> None:
     went_on = after_three_documents(folder)
-    folder.write(30, DELETE.format(31))
+    folder.write(number, DELETE.format(31))
 
-    with pytest.raises(HistoryError, match=r"document 0+30\.xml was read, and holds something else now"):
+    with pytest.raises(HistoryError, match=rf"document 0+{number}\.xml was read, and holds something else now"):
         folder.side().open_source().join(went_on)
+
+
+def test_what_an_earlier_version_has_kept_of_documents_is_gone_on_from(folder: Folder) -> None:
+    """It has no digests of any but the last."""
+    went_on = after_three_documents(folder)
+    assert went_on.anchor is not None
+    before = Anchor(went_on.anchor.scn, re.sub(r"\.[0-9a-f]+", "", went_on.anchor.mark))
+    assert before != went_on.anchor
+    folder.write(20, DELETE.format(31))
+
+    assert folder.side().open_source().join(replace(went_on, anchor=before, newest=before)).position == 30
 
 
 def test_a_position_of_an_earlier_version_proves_nothing_and_is_gone_on_from(folder: Folder) -> None:

@@ -22,6 +22,9 @@ _LAST = 2**63 - 1
 _KEPT_NUMBERS = 50
 """So many of the last documents' numbers are kept with a position."""
 
+_DIGEST_BEGINS = 6
+"""So many characters of the digests of all but the last of them."""
+
 
 @dataclass
 class Documents:
@@ -30,6 +33,7 @@ class Documents:
     storage: Storage
     _told: set[str] = field(default_factory=set)
     _seen: dict[int, str] = field(default_factory=dict)
+    _digests: dict[int, str] = field(default_factory=dict)
 
     def numbered(self) -> Sequence[tuple[Scn, str]]:
         """Return the number and the name of each document, by their numbers.
@@ -80,16 +84,17 @@ class Documents:
     def proof_at(self, position: Scn) -> str:
         """Return what the documents up to a position are known by.
 
-        Of the last one its digest and its number, how many there are, and the numbers of the last ones before it. Those
-        may be taken away later; none may come between them.
+        Of the last one its digest and its number, how many there are, and the numbers of the last ones before it, each
+        with the beginning of its digest. Those may be taken away later; none may come between or instead of them.
         """
         numbers = [number for number, _ in self._listed() if number <= position]
         if not numbers:
             return ""
         last = numbers[-_KEPT_NUMBERS:]
+        self._digests = {number: self._digests.get(number) or self._digest(number) for number in last}
         # As steps down from the last one: most are small.
-        steps = [b - a for a, b in itertools.pairwise(last)]
-        return ",".join(map(str, [self._digest(last[-1]), len(numbers), last[-1], *reversed(steps)]))
+        steps = [f"{b - a}.{self._digests[a][:_DIGEST_BEGINS]}" for a, b in itertools.pairwise(last)]
+        return ",".join(map(str, [self._digests[last[-1]], len(numbers), last[-1], *reversed(steps)]))
 
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that no document came below a position, or was altered, since `proof_at` it.
@@ -97,7 +102,9 @@ class Documents:
         Raises:
             HistoryError: One did.
         """
-        digest, counted, last, *steps = proof.split(",")
+        digest, counted, last, *before = proof.split(",")
+        # Proofs of earlier versions have no digests here.
+        steps, digests = zip(*(one.partition(".")[::2] for one in before), strict=True) if before else ((), ())
         known = list(itertools.accumulate(map(int, steps), operator.sub, initial=int(last)))
         there = {number: name for number, name in self._listed() if number <= position}
         late = [number for number in there if number > known[-1] and number not in known]
@@ -110,12 +117,13 @@ class Documents:
                 where=self.storage.label,
                 do="give it a number above all others; documents are read in the order of their numbers",
             )
-        if int(last) in there and self._digest(int(last)) != digest:
-            raise HistoryError(
-                f"document {there[Scn(int(last))]} was read, and holds something else now",
-                where=self.storage.label,
-                do=f"bring back what it held, and put what is new into a document of its own; or {RESYNC}",
-            )
+        for number, begins in zip(known, (digest, *digests), strict=True):
+            if begins and number in there and not self._digest(number).startswith(begins):
+                raise HistoryError(
+                    f"document {there[Scn(number)]} was read, and holds something else now",
+                    where=self.storage.label,
+                    do=f"bring back what it held, and put what is new into a document of its own; or {RESYNC}",
+                )
 
     def _listed(self) -> Sequence[tuple[Scn, str]]:
         if not self._seen:
