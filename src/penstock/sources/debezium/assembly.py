@@ -341,6 +341,11 @@ class Assembly:
             said = f"{what}, as no position lies before it"
             tell(Event.NOTE, f"{said}: {self._log.label}", level=logging.WARNING)
 
+    @property
+    def without_end(self) -> int:
+        """How many changes no END will ever count, though others have one."""
+        return self.index.opened_unnumbered if self.has_ends else 0
+
     def tell_of_open(self) -> None:
         """Say that transactions have begun and not ended: what is there of them is not applied before it is whole."""
         groups = self.index.open_groups if self.has_ends else ()

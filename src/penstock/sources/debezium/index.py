@@ -408,6 +408,11 @@ class Index:
         return sum(found.events for found in self._open.values())
 
     @property
+    def opened_unnumbered(self) -> int:
+        """How many of these have no number, as a connector gives them that writes no END either."""
+        return sum(len(found.identities) for found in self._open.values())
+
+    @property
     def open_groups(self) -> Sequence[str]:
         """The names of transactions that have begun and not ended, in the order of their first events."""
         return [group for group in self._open if group not in self._ending]

@@ -187,7 +187,10 @@ class Tracker:
             return Scn(max(self._read.reached, self._read.index.last_known))
 
     def backlog(self) -> Backlog:
-        """Count what was read and is whole, once all is read that there is now; raises as `last` does."""
+        """Count what was read and is whole, once all is read that there is now; raises as `last` does.
+
+        And what can never be whole, as it was written after the connector's transaction metadata was switched off.
+        """
         self._catch_up()
         with self._changed:
             ready = self._read.ready
@@ -195,7 +198,7 @@ class Tracker:
             return Backlog(
                 changes=sum(txn.changes for txn in ready)
                 + sum(run.end - run.first for run in self._read.index.loose_rows)
-                + self._read.index.opened_events,
+                + self._read.without_end,
                 oldest_at=None if at is None else _EPOCH + timedelta(microseconds=at),
                 size_bytes=sum(txn.size_bytes for txn in ready),
             )
