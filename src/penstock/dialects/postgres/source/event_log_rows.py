@@ -53,6 +53,15 @@ _CUT_OFF = """(
 """Finds the rows beyond the edge of a poll that belong to open changes, as `edge.OpenChange` says it."""
 
 
+_MAY_KEEP = """
+WITH RECURSIVE parts AS (
+  SELECT %s::regclass::oid AS relid UNION SELECT i.inhrelid FROM pg_inherits i JOIN parts p ON i.inhparent = p.relid
+)
+SELECT FROM parts JOIN pg_class c ON c.oid = relid
+WHERE c.relhastriggers OR c.relhasrules OR c.relrowsecurity OR c.relkind NOT IN ('r', 'p') LIMIT 1"""
+"""Finds a log that something of its own may keep as it is: a trigger, a rule or a policy, or what a view reads."""
+
+
 def journal_schema(pipeline: str) -> str:
     """The schema of a pipeline's journal."""
     return f"penstock_{pipeline}_events"
@@ -320,8 +329,11 @@ class PostgresLogTransaction(LogTransaction):
             self._tell_unlike(settled)
 
     def _refuse_kept(self, record_ids: Sequence[int]) -> None:
-        """Make sure that no row is new as it was read: each poll would read it again, and tell of it again."""
-        if not record_ids:
+        """Make sure that no row is new as it was read: each poll would read it again, and tell of it again.
+
+        Where nothing of the log's own runs when a row is updated, all rows are as they were written.
+        """
+        if not record_ids or self._sql.execute(_MAY_KEEP, [self._log]).fetchone() is None:
             return
         id_ = self._bound["record_id"]
         rows = self._sql.execute(
