@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct as binary
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import temporal
-from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.declared import DeclaredModes, declared_reader, plain_reader
 from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
-from penstock.formats.debezium.numbers import decimal_text, float32_text, float_text
+from penstock.formats.debezium.numbers import decimal_text, float32_text, float_text, integer_reader
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source_types import check_type, told_of
-from penstock.formats.debezium.types import logical_of
+from penstock.formats.debezium.types import logical_of, reader_of
+from penstock.formats.debezium.value_reader import Reader, column_texts
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
 
@@ -404,6 +406,60 @@ def test_any_time_is_the_same_from_numbers_and_from_text(seconds_us: int, digits
     assert made[:26] == expected.isoformat(timespec="microseconds")
     assert temporal.iso_timestamp_text(made, is_instant=False) == made
     assert temporal.iso_timestamp_text(made + "Z", is_instant=True) == made + "+00:00"
+
+
+_EDGES = [
+    edge * 10**digits + step
+    for edge in (-62_135_596_800, 0, 253_402_300_800)
+    for digits in (3, 6)
+    for step in (-1, 0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        integer_reader(16),
+        integer_reader(64, is_unsigned=True),
+        *(
+            reader_of(ConnectSchema("int64", T + name))
+            for name in ("Timestamp", "MicroTimestamp", "NanoTimestamp", "MicroTime")
+        ),
+        *(
+            declared_reader(LogicalType(Kind.TIMESTAMP, precision=digits), DeclaredModes(), "postgresql")
+            for digits in (0, 3, 6, 9)
+        ),
+        plain_reader(LogicalType(Kind.INTEGER, bits=32), DeclaredModes()),
+    ],
+)
+@given(
+    values=st.lists(
+        st.one_of(
+            st.integers(-(2**15), 2**15),
+            st.integers(-(2**63), 2**63),
+            st.sampled_from(_EDGES),
+            st.none(),
+            st.booleans(),
+            st.text(),
+        ),
+        min_size=1,
+    )
+)
+def test_any_column_reads_as_its_values_do(reader: Reader, values: list[Any]) -> None:
+    def one_by_one() -> list[str | None]:
+        return [None if value is None else reader(value) for value in values]
+
+    def at_once() -> list[str | None]:
+        return list(column_texts(reader, values))
+
+    assert _outcome(at_once) == _outcome(one_by_one)
+
+
+def _outcome(read: Callable[[], list[str | None]]) -> list[str | None] | str:
+    try:
+        return read()
+    except ValueError as exc:
+        return str(exc)
 
 
 @given(*[st.integers(-99, 99)] * 5, st.integers(-(10**12), 10**12))

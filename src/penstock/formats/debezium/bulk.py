@@ -21,13 +21,12 @@ from penstock.formats.debezium import headers
 from penstock.formats.debezium.canonical import text_itself
 from penstock.formats.debezium.decode import ROUTED, DataEvent, JsonMessages, RecordDecoder, RowType, Shape
 from penstock.formats.debezium.envelope import ChangeLocation
-from penstock.formats.debezium.numbers import column_texts
 from penstock.formats.debezium.parse import has_each_once
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source import Key, SourceForm, group_of
 from penstock.formats.debezium.source_types import COLUMNS_HEADER
-from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError
+from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError, column_texts
 
 _MOST_FORMS = 4096
 """So many are kept; tables without schemas may have as many as they have sets of columns."""
@@ -68,7 +67,6 @@ class _Opened(NamedTuple):
     source: dict[str, Any]
     block: dict[str, Any]
     key: dict[str, Any] | None
-    body: bytes
 
 
 class _Before(Enum):
@@ -121,7 +119,7 @@ class EventShape:
 
     def read(self, opened: Sequence[_Opened]) -> EventBatch:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
-        ats, old_images, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
+        ats, old_images, afters, sources, blocks, keys = zip(*opened, strict=True)
         self._source.read(sources)
         txns, orders = _numbered(blocks)
         if not self.is_read:
@@ -178,7 +176,7 @@ class EventOutline:
 
     def read(self, opened: Sequence[_Opened]) -> EventOutlines:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
-        ats, _, _, sources, blocks, _, _ = zip(*opened, strict=True)
+        ats, _, _, sources, blocks, _ = zip(*opened, strict=True)
         txns, orders = _numbered(blocks)
         return EventOutlines(self, ats, txns, orders, self._source.read(sources))
 
@@ -220,36 +218,41 @@ class BulkDecoder:
         """
         return _in_bulk(records, self._open_value, self._sights, self._learn_sight)
 
-    def _open_value(self, at: int, record: TopicRecord) -> tuple[_Mark, _Opened]:
-        """Parse a value as far as its form tells; raises one of `_UNUSUAL` where it has none."""
-        value, topic = record.value, record.topic
-        if not value:
+    def _value(self, record: TopicRecord) -> tuple[ConnectSchema | None, str, bytes, Any, Any, Any, Any]:
+        """Return schema, operation, the text of the payload, and its members before, after, source and transaction."""
+        if not record.value:
             raise UnfitError
-        body, schema = self._messages.values.split(value, topic)
+        body, schema = self._messages.values.split(record.value, record.topic)
         payload = orjson.loads(body)
         before, after, source, block, op = _MEMBERS(payload)
         if op not in _OPS or not has_each_once(body, (payload, before, after, source, block)):
             raise UnfitError
-        header = record.header(COLUMNS_HEADER) if record.headers else None
-        mark = _Mark(topic, schema, None, op, _names(before), _names(after), None, header)
-        return mark, _Opened(at, before, after, source, block, None, body)
+        return schema, op, body, before, after, source, block
+
+    def _open_value(self, at: int, record: TopicRecord) -> tuple[_Mark, _Opened]:
+        """Parse a value as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+        schema, op, _, before, after, source, block = self._value(record)
+        mark = _Mark(record.topic, schema, None, op, _names(before), _names(after), None, _told_columns(record))
+        return mark, _Opened(at, before, after, source, block, None)
 
     def _open(self, at: int, record: TopicRecord) -> tuple[_Mark, _Opened]:
         """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
-        mark, opened = self._open_value(at, record)
+        schema, op, body, before, after, source, block = self._value(record)
         topic, raw = record.topic, record.key
-        if self._decoder.is_inexact(topic) or self._decoder.placeholder.may_be_in(opened.body):
+        if self._decoder.is_inexact(topic) or self._decoder.placeholder.may_be_in(body):
             raise UnfitError
         # Only a delete is known for half of a changed key by itself.
-        if mark.op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
+        if op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
             raise UnfitError
-        if raw is None:
-            return mark, opened
-        body, schema = self._messages.keys.split(raw, topic)
-        key = orjson.loads(body)
-        if ROUTED in body or not has_each_once(body, (key,)):
-            raise UnfitError
-        return mark._replace(key_schema=schema, key=_names(key)), opened._replace(key=key)
+        key_schema, key = None, None
+        if raw is not None:
+            key_body, key_schema = self._messages.keys.split(raw, topic)
+            key = orjson.loads(key_body)
+            if ROUTED in key_body or not has_each_once(key_body, (key,)):
+                raise UnfitError
+        columns = _told_columns(record)
+        mark = _Mark(topic, schema, key_schema, op, _names(before), _names(after), _names(key), columns)
+        return mark, _Opened(at, before, after, source, block, key)
 
     def _learn(self, record: TopicRecord, mark: _Mark) -> EventShape | None:
         """Learn the form of events that bear a mark from the first of them; None where it has none."""
@@ -318,6 +321,10 @@ class BulkDecoder:
         if not is_invented:
             return _Before.ROW
         return _Before.ROW_OF_KEY if is_whole else _Before.KEY_OF_ROW
+
+
+def _told_columns(record: TopicRecord) -> bytes | None:
+    return record.header(COLUMNS_HEADER) if record.headers else None
 
 
 def _names(row: dict[str, Any] | None) -> _Names:

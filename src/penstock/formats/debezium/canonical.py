@@ -9,10 +9,12 @@ import binascii
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
+from penstock.formats.debezium import temporal
 from penstock.formats.debezium.numbers import Number, bytes_of, float_text
-from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError
+from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError, WholeReader
 from penstock.logical import Kind
 
 _FRACTION = re.compile(r"\.(\d*?)0*(?=$|[+ -])", re.ASCII)
@@ -42,6 +44,15 @@ def text_itself(value: Any) -> str:
     if type(value) is str:
         return value
     raise UnfitError("is not a text")
+
+
+def timestamp_reader(read: Reader, digits: int) -> Reader:
+    """Make a reader of timestamps quick where they are numbers of 10^-`digits` seconds."""
+    if digits > temporal.MICROSECONDS:
+        return read
+    units = 10**digits
+    low, end = temporal.FIRST_SECOND * units, temporal.END_SECOND * units
+    return WholeReader(read, low, end - 1, partial(temporal.timestamp_texts, digits=digits))
 
 
 def boolean_text(value: Any) -> str:

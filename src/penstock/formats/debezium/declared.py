@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from penstock.formats.debezium.canonical import (
     point_text,
     text_itself,
     text_reader,
+    timestamp_reader,
 )
 from penstock.formats.debezium.numbers import (
     NOT_A_NUMBER,
@@ -40,7 +41,7 @@ from penstock.formats.debezium.numbers import (
     unscaled_number,
     variable_scale_text,
 )
-from penstock.formats.debezium.value_reader import Reader, UnfitError
+from penstock.formats.debezium.value_reader import Reader, UnfitError, WholeReader
 from penstock.logical import Kind, LogicalType
 
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
@@ -125,12 +126,10 @@ def declared_reader(declared: LogicalType, modes: DeclaredModes, connector: str 
             unit = unit_of(declared, modes, connector)
             # Oracle's DATE has days in this mode: its time of day is lost before.
             is_days = modes.time == "connect" and connector == "oracle" and declared.precision == 0
-            return _either(
-                (lambda n: f"{temporal.date_text(n)}T00:00:00.000000")
-                if is_days
-                else (lambda n: temporal.timestamp_text(n, unit)),
-                _wall(temporal.local_timestamp_text),
-            )
+            of_text = _wall(temporal.local_timestamp_text)
+            if is_days:
+                return _either(lambda n: f"{temporal.date_text(n)}T00:00:00.000000", of_text)
+            return timestamp_reader(_either(lambda n: temporal.timestamp_text(n, unit), of_text), unit)
         case Kind.TIMETZ:
             return text_reader(temporal.zoned_time_text)
         case Kind.TIMESTAMPTZ:
@@ -304,7 +303,7 @@ def _plain_number(read: Reader, modes: DeclaredModes, *, may_be_unsigned: bool =
             raise UnknownTypeError
         return read(value)
 
-    return checked
+    return replace(read, read=checked) if isinstance(read, WholeReader) else checked
 
 
 def _untold(value: Any) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+
+import numpy as np
 
 DAY_US = 86_400_000_000
 
@@ -14,7 +17,10 @@ _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 _EPOCH = datetime(1970, 1, 1)
 """Wall time, without a zone."""
 
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
+"""From the year 1 to the end of the year 9999, which the libraries know."""
+
+MICROSECONDS = 6
 
 _INFINITIES = {
     (9_223_372_036_825_200, 3): "infinity",
@@ -72,15 +78,22 @@ def timestamp_text(value: int, digits: int) -> str:
     Raises:
         OutOfRangeError: No database has such a time.
     """
-    if digits <= 6:
-        us = value * 10 ** (6 - digits)
-        if _FIRST_US <= us < _LAST_US:
+    if digits <= MICROSECONDS:
+        us = value * 10 ** (MICROSECONDS - digits)
+        if FIRST_SECOND <= us // 10**MICROSECONDS < END_SECOND:
             return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds")
     if (end := _INFINITIES.get((value, digits))) is not None:
         return end
     days, rest = divmod(value, 86_400 * 10**digits)
     date, era = _split_era(date_text(days))
     return f"{date}T{time_text(rest, digits)}{era}"
+
+
+def timestamp_texts(values: Sequence[int], digits: int) -> list[str]:
+    """As `timestamp_text` of each, for those between `FIRST_SECOND` and `END_SECOND`, of at most six digits."""
+    us = np.array(values, np.int64) * 10 ** (MICROSECONDS - digits)
+    texts: list[str] = np.datetime_as_string(us.view("datetime64[us]")).tolist()
+    return texts
 
 
 def iso_date_text(text: str) -> str:

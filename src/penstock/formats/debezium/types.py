@@ -24,6 +24,7 @@ from penstock.formats.debezium.canonical import (
     point_text,
     text_itself,
     text_reader,
+    timestamp_reader,
 )
 from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, bits_reader, declared_reader
 from penstock.formats.debezium.numbers import (
@@ -268,7 +269,7 @@ def _plain(read: Reader) -> Callable[[ConnectSchema], Reader]:
 
 
 def _stamp(digits: int) -> Callable[[ConnectSchema], Reader]:
-    return _plain(_number(lambda value: temporal.timestamp_text(value, digits)))
+    return _plain(timestamp_reader(_number(lambda value: temporal.timestamp_text(value, digits)), digits))
 
 
 def _clock(digits: int) -> Callable[[ConnectSchema], Reader]:
