@@ -53,14 +53,19 @@ class OpenChange:
 class Edge:
     """What lies before the edge of a full poll."""
 
-    def __init__(self, rows: Sequence[LogRow], classes: Classes) -> None:
-        """Find the open changes of a poll's rows, which are in order."""
+    def __init__(self, rows: Iterable[LogRow], last: LogRow, classes: Classes) -> None:
+        """Find the open changes of a poll.
+
+        Args:
+            rows: Those that have a key of a row beyond the edge, in order.
+            last: The poll's last row, one of them or not.
+        """
         self._classes = classes
         self._tables: dict[str | None, DatabaseClass | None] = {None: None}
         self._open: dict[tuple[int, str], OpenChange] = {}
         for row in rows:
             self._take(row)
-        self._last = self._named(rows[-1])
+        self._last = self._named(last)
 
     @property
     def open(self) -> Sequence[OpenChange]:

@@ -19,7 +19,7 @@ from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns, bind
 from penstock.dialects.postgres.source.event_log_post_poll import run_statements
-from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction, journal_schema
+from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction, RowDigests, journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
     is_journal_current,
     is_released,
@@ -67,6 +67,7 @@ class PostgresEventLog(EventLog):
         self._patterns = [TablePattern.parse(text) for text in patterns]
         self._connection: Connection | None = None
         self._bound: BoundColumns | None = None
+        self._digests = RowDigests()
 
     @property
     def label(self) -> str:
@@ -141,7 +142,9 @@ class PostgresEventLog(EventLog):
                 if is_alone:
                     self._lock(connection)
                 bound = self._binding(connection)
-                yield PostgresLogTransaction(connection, self._settings, bound, self.tables, self._pipeline)
+                yield PostgresLogTransaction(
+                    connection, self._settings, bound, self.tables, self._pipeline, self._digests
+                )
                 self._refuse_rewritten(connection)
         except BaseException:
             # A table may have been altered or dropped; or the session is lost.
@@ -169,6 +172,7 @@ class PostgresEventLog(EventLog):
             with suppress(psycopg.Error):
                 self._connection.close()
         self._connection = self._bound = None
+        self._digests = RowDigests()
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
@@ -22,7 +23,7 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
 from penstock.sources.event_log.classes import Classes, DatabaseClass
-from penstock.sources.event_log.edge import Edge, OpenChange
+from penstock.sources.event_log.edge import Edge
 from penstock.sources.event_log.poll import ChildRows, JournalEvent, LogTransaction, Pending
 from penstock.sources.event_log.rows import LogRow, Object, RowOutcome
 from penstock.sources.event_log.settings import EventLogSettings
@@ -67,6 +68,18 @@ def journal_schema(pipeline: str) -> str:
     return f"penstock_{pipeline}_events"
 
 
+@dataclass
+class RowDigests:
+    """Digests of the rows that a process has read last, by their record_ids, so that it need not read them again.
+
+    Attributes:
+        position: Where the journal was then; elsewhere they say nothing.
+    """
+
+    position: int | None = None
+    by_id: dict[int, int] = field(default_factory=dict)
+
+
 class PostgresLogTransaction(LogTransaction):
     """An open transaction on one connection with the log and its journal."""
 
@@ -77,8 +90,13 @@ class PostgresLogTransaction(LogTransaction):
         bound: BoundColumns,
         tables: Callable[[], Sequence[TableSchema]],
         pipeline: str,
+        read_before: RowDigests,
     ) -> None:
-        """Work inside an open transaction of `connection`."""
+        """Work inside an open transaction of `connection`.
+
+        Args:
+            read_before: What the transaction before this one has read; is brought up to date.
+        """
         self._sql = connection
         self._settings = settings
         self._bound = bound
@@ -91,6 +109,7 @@ class PostgresLogTransaction(LogTransaction):
         self._classes: Classes | None = None
         # The record_ids that several rows of this transaction's poll have.
         self._told_shared: set[int] = set()
+        self._read_before = read_before
         # The digest of each row that this transaction has read, by its record_id.
         self._digests: dict[int, int] = {}
 
@@ -166,14 +185,19 @@ class PostgresLogTransaction(LogTransaction):
 
     def _cut_off(self, rows: Sequence[LogRow], where: str, values: Sequence[object]) -> list[LogRow]:
         """Return the rows beyond the last of these that belong to their changes, in order."""
-        b, edge = self._bound, Edge(rows, self.classes())
+        b = self._bound
         where = (
             f"{where} AND ({self._order}) > (SELECT {self._order} FROM {self._log} WHERE {b['record_id']} = %s LIMIT 1)"
         )
         beyond = [*values, rows[-1].record_id]
-        changes = self._found_beyond(edge.open, where, beyond)
+        keys = self._keys_beyond({row.table_key for row in rows}, where, beyond)
+        if not keys:
+            return []
+        edge = Edge([row for row in rows if row.table_key in keys], rows[-1], self.classes())
+        changes = edge.open
         if not changes:
             return []
+        where, beyond = f"{where} AND {b['record_id']} <= %s", [*beyond, max(keys.values())]
         following = edge.following(self._rows(f"{self._log} l", where, beyond, edge.widest))
         named = [(at, one.key, name, one.is_insert) for at, one in enumerate(changes) for name in one.table_names]
         written = [(at, xmin) for at, one in enumerate(changes) for xmin in one.xmins]
@@ -191,20 +215,18 @@ class PostgresLogTransaction(LogTransaction):
         # One that is found by two spellings of its table's name.
         return list({row.record_id: row for row in found}.values())
 
-    def _found_beyond(self, changes: Sequence[OpenChange], where: str, values: Sequence[object]) -> list[OpenChange]:
-        """Return those of which some row beyond the edge has the key.
+    def _keys_beyond(self, keys: Iterable[str | None], where: str, values: Sequence[object]) -> dict[str | None, int]:
+        """Return those keys that some row beyond the edge has, too, with the highest record_id of such a row.
 
         All that waits beyond is read for that, so it is asked for in a way that costs next to nothing a row.
         """
-        if not changes:
-            return []
         key = f'{self._bound.text("table_key")} COLLATE "C"'
         found = self._sql.execute(
-            f"SELECT DISTINCT {key} FROM {self._log} WHERE {where} AND {key} = ANY (%s::text[])",
-            [*values, [change.key for change in changes]],
+            f"SELECT {key}, max({self._bound['record_id']})::bigint FROM {self._log}"
+            f" WHERE {where} AND {key} = ANY (%s::text[]) GROUP BY 1",
+            [*values, [one for one in keys if one is not None]],
         )
-        keys = {key for (key,) in found}
-        return [change for change in changes if change.key in keys]
+        return dict(found.fetchall())
 
     @property
     def _order(self) -> str:
@@ -246,6 +268,7 @@ class PostgresLogTransaction(LogTransaction):
         )
         self._copy(_COPY_CHANGES.format(self._changes), lines)
         self.move(Scn(first + len(events) - 1))
+        self._read_before.position, self._read_before.by_id = self.position(), self._digests
 
     def _copy(self, statement: str, lines: Iterator[str]) -> None:
         with self._sql.cursor() as cursor, cursor.copy(statement) as copy:
@@ -360,8 +383,10 @@ class PostgresLogTransaction(LogTransaction):
 
     def _as_read(self, record_ids: Sequence[int]) -> list[object]:
         """The record_ids and the digests of rows; NULL for one that several rows share, or that was read long ago."""
+        if not self._digests and self._read_before.position == self.position():
+            self._digests = self._read_before.by_id
         if not self._digests.keys() >= set(record_ids):
-            # An earlier transaction has read them.
+            # Another process has read them.
             rows = self._sql.execute(
                 f"SELECT r.id, r.digest FROM {self._events} e, unnest(e.record_ids, e.digests) r (id, digest)"
                 " WHERE r.digest IS NOT NULL"
