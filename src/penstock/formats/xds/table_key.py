@@ -14,7 +14,7 @@ Nine characters are special: `, ; ' + " = \ < >`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,9 +61,14 @@ def parse_key(text: str) -> Key:
     return tuple(pairs)
 
 
-def write_key(key: Sequence[tuple[str, str]]) -> str:
+def write_key(key: Iterable[tuple[str, str]]) -> str:
     """Write a key; the inverse of `parse_key`. A value gets quotes exactly when it is empty or holds a special one."""
     return "+".join(f"{name}={quoted(value)}" for name, value in key)
+
+
+def behind_key(table: str, schema: str) -> str:
+    """Write what follows the key in an association."""
+    return f",table={quoted(table)},schema={quoted(schema)}"
 
 
 def may_be_key_column(name: str) -> bool:
@@ -88,7 +93,7 @@ class Association:
     schema: str
 
     def __str__(self) -> str:
-        return f"{write_key(self.key)},table={quoted(self.table)},schema={quoted(self.schema)}"
+        return write_key(self.key) + behind_key(self.table, self.schema)
 
     @classmethod
     def parse(cls, text: str) -> Association:

@@ -7,7 +7,7 @@ is a *life*, which becomes one add and one modify at most. A row that asks for w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -66,7 +66,8 @@ class Current(NamedTuple):
 
     def texts(self, attribute: ClassAttribute) -> Sequence[str]:
         """Return the texts of an attribute's values; raises as `refuse_faults` does."""
-        self.refuse_faults(attribute.child)
+        if self.faults:
+            self.refuse_faults(attribute.child)
         return self.values.get(attribute, ())
 
 
@@ -188,9 +189,9 @@ class _Builder:
         try:
             current.refuse_faults(None)
             attributes = [
-                XdsAttribute(attribute.name, tuple(operations))
+                XdsAttribute(attribute.name, operations)
                 for attribute in (*of.own_attributes, *of.child_attributes)
-                if (operations := list(_now(attribute, current, is_add=is_add)))
+                if (operations := _now(attribute, current, is_add=is_add))
             ]
         except UnreadableError as exc:
             self._settle(life.rows, RowOutcome.ERROR, f"the row holds a value that {exc}")
@@ -214,7 +215,7 @@ class _Builder:
             else:
                 is_add = any(row.type in INSERTS for row in rows)
                 try:
-                    operations = list(_now(attribute, current, is_add=is_add))
+                    operations = _now(attribute, current, is_add=is_add)
                 except UnreadableError as exc:
                     self._settle(rows, RowOutcome.ERROR, f"the column holds a value that {exc}")
                 else:
@@ -267,15 +268,16 @@ class _Builder:
             self.settled[row.row.record_id] = Settled(outcome, reason)
 
 
-def _now(attribute: ClassAttribute, current: Current, *, is_add: bool) -> Iterator[Operation]:
+def _now(attribute: ClassAttribute, current: Current, *, is_add: bool) -> tuple[Operation, ...]:
     """What an attribute is now, as steps; nothing for an add without a value."""
-    values = [attribute.convert(text) for text in current.texts(attribute)]
+    values = tuple(map(attribute.convert, current.texts(attribute)))
     if attribute.child is not None:
-        values.sort(key=_text)
-    if not is_add:
-        yield Operation(AttributeStep.REMOVE_ALL_VALUES)
-    if values:
-        yield Operation(AttributeStep.ADD_VALUE, tuple(values))
+        values = tuple(sorted(values, key=_text))
+    shown = (Operation(AttributeStep.ADD_VALUE, values),) if values else ()
+    return shown if is_add else (_CLEARED, *shown)
+
+
+_CLEARED = Operation(AttributeStep.REMOVE_ALL_VALUES)
 
 
 def _text(value: Value) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from penstock.change import TableName
 from penstock.formats.xds.event import Value
+from penstock.formats.xds.table_key import behind_key, write_key
 from penstock.formats.xds.values import (
     BLANKS,
     Converter,
@@ -91,13 +92,25 @@ class DatabaseClass:
         """The key columns as attributes, which a row about one of them shows."""
         return [self._attribute(None, column) for column in self.key]
 
+    def association(self, key: Sequence[str]) -> str:
+        """Write what names an object in events, by the values of its key; see `table_key.Association`."""
+        return write_key(zip(self._key_names, key, strict=True)) + self._behind_key
+
+    @cached_property
+    def _key_names(self) -> Sequence[str]:
+        return [column.name for column in self.key]
+
+    @cached_property
+    def _behind_key(self) -> str:
+        return behind_key(self.name.name, self.name.schema)
+
     def bind(self, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Return the values of the key's columns, in the order of the table's.
 
         Raises:
             UnreadableError: Another column is named, one is missing or named twice, or a value does not fit.
         """
-        names = [column.name for column in self.key]
+        names = self._key_names
         values: dict[str, str] = {}
         for given, value in pairs:
             name = one_named(given, names)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.xds.table_key import Association, parse_key
+from penstock.formats.xds.table_key import parse_key
 from penstock.formats.xds.values import UnreadableError
 from penstock.sources.event_log.classes import Child, ClassAttribute, Classes, DatabaseClass
 from penstock.text import printable
@@ -85,8 +85,7 @@ class Object:
     @cached_property
     def association(self) -> str:
         """What names it in events."""
-        names = (column.name for column in self.of.key)
-        return str(Association(tuple(zip(names, self.key, strict=True)), self.of.name.name, self.of.name.schema))
+        return self.of.association(self.key)
 
 
 class Usable(NamedTuple):
