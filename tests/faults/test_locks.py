@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock.dialects.base import LockedError
+from penstock.database import LockedError
 from tests.lab import Lab
 from tests.program import await_true
 

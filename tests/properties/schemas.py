@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psycopg
 
+from penstock.database import CatalogDifference
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import CatalogDifference
 from penstock.pipeline.pipeline import Pipeline
 from tests.lab import Lab
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import OperatorError
 from penstock.formats.debezium.declared import DeclaredModes
 from penstock.formats.debezium.decode import DecodeSettings

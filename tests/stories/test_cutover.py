@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.dialects.base import SequenceValue
+from penstock.database import SequenceValue
 from penstock.dialects.postgres.sequences import furthest
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.cutover import Cutover

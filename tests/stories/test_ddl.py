@@ -13,7 +13,7 @@ import pytest
 
 from penstock.apply.lane import ServerConfig
 from penstock.change import TableName
-from penstock.dialects.base import LockedError
+from penstock.database import LockedError
 from penstock.dialects.postgres.connection import connect
 from penstock.errors import OperatorError
 from penstock.pipeline import steps

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.dialects.base import LockedError
+from penstock.database import LockedError
 from penstock.dialects.postgres.source import copy
 from penstock.errors import OperatorError, TableError
 from penstock.pipeline import steps

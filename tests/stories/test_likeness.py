@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from penstock.cli import cutover, differences
+from penstock.database import CatalogDifference
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import CatalogDifference
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from tests.conftest import lab_between

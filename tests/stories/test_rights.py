@@ -20,8 +20,8 @@ from penstock.apply.ddl import DdlPolicy, DdlRules, is_one_part
 from penstock.apply.lane import ServerConfig
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.cli.verify import VerifyProgress
+from penstock.database import Renamed
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import Renamed
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.post_data import read_post_data

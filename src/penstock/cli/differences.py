@@ -9,7 +9,7 @@ from penstock.cli.console import say
 from penstock.text import are, count, printable
 
 if TYPE_CHECKING:
-    from penstock.dialects.base import CatalogDifference
+    from penstock.database import CatalogDifference
 
 _MOST_SHOWN = 6
 

@@ -13,7 +13,7 @@ from penstock.text import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.dialects.base import DatabasePlan
+    from penstock.database import DatabasePlan
     from penstock.pipeline.plan import Plan
 
 _SCREEN = 60

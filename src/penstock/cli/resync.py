@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.dialects.base import Emptying
+    from penstock.database import Emptying
 
 
 def resync(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, LockWait, MissingObject, SequenceSetting, SequenceValue, SetupStep
+from penstock.database import CatalogDifference, LockWait, MissingObject, SequenceSetting, SequenceValue, SetupStep
 
 
 class SetupSession(ABC):

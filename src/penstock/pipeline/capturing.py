@@ -15,7 +15,7 @@ from penstock.apply.listener import RunListener
 from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
+from penstock.database import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event

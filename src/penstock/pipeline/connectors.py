@@ -29,7 +29,7 @@ from penstock.apply.target import Unfollowed
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.apply import ApplyConfig, TriggerFiring
-from penstock.dialects.base import (
+from penstock.database import (
     CaptureBehind,
     DatabasePlan,
     Emptying,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.apply.progress import Progress
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, MissingObject, SequenceSetting
+from penstock.database import CatalogDifference, MissingObject, SequenceSetting
 from penstock.dialects.sessions import PostDataBuilder, SequenceReader, WriteFreeze
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.connectors import DatabaseSource, SourceConnector, TargetConnector, TargetLedger

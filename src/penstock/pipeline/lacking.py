@@ -11,7 +11,7 @@ from dataclasses import replace
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.listener import RunListener
 from penstock.change import TableName
-from penstock.dialects.base import MissingPart
+from penstock.database import MissingPart
 from penstock.events import Event
 from penstock.pipeline.connectors import PipelineEnds
 from penstock.pipeline.status import MissingColumns, lacking

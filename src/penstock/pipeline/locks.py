@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from penstock.dialects.base import LockWait
+from penstock.database import LockWait
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import PenstockError
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.listener import RunListener
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, DatabasePlan
+from penstock.database import CatalogDifference, DatabasePlan
 from penstock.errors import OperatorError, RetryableError
 from penstock.events import Event, tell
 from penstock.pipeline.connectors import DatabaseSource, TargetConnector

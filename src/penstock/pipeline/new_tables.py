@@ -9,7 +9,7 @@ from penstock.apply.ddl import Alteration, alteration, creation
 from penstock.apply.handlers.runner import Handlers
 from penstock.apply.listener import RunListener
 from penstock.change import TableName, Transaction
-from penstock.dialects.base import Uncaptured
+from penstock.database import Uncaptured
 from penstock.errors import OperatorError
 from penstock.pipeline.connectors import PipelineEnds
 from penstock.position import Scn

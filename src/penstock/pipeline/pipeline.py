@@ -27,7 +27,7 @@ from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
-from penstock.dialects.base import DatabasePlan, Emptying, SetupStep, Uncaptured
+from penstock.database import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.history import HistoryError

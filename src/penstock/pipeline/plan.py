@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, transactions
+from penstock.database import DatabasePlan, transactions
 from penstock.errors import OperatorError, PenstockError
 from penstock.text import printable
 

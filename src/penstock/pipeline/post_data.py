@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 
 from penstock.change import TableName
-from penstock.dialects.base import NativeForm, SequenceValue
+from penstock.database import NativeForm, SequenceValue
 from penstock.dialects.sessions import SequenceReader
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import Event, SourceFacts, tell

@@ -17,7 +17,7 @@ from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.apply.ledger import ProcessStatus
-from penstock.dialects.base import Emptying, SetupStep
+from penstock.database import Emptying, SetupStep
 from penstock.errors import OperatorError
 from penstock.pipeline.connectors import Installable, SourceConnector, TargetConnector
 

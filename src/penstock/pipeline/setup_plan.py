@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 from penstock.change import TableName
-from penstock.dialects.base import SourceTables, UncopiedRows
+from penstock.database import SourceTables, UncopiedRows
 from penstock.errors import OperatorError
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern

@@ -17,7 +17,7 @@ from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.listener import CopyListener
 from penstock.apply.process import Feed, Ledger
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, History, HistoryWording
 from penstock.pipeline.connectors import RunLock

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LockedError, SetupStep
+from penstock.database import DatabasePlan, LockedError, SetupStep
 from penstock.dialects.sessions import SetupSession
 from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.locks import Holders

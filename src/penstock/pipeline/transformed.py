@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from penstock.change import NO_VERSION, TableName
-from penstock.dialects.base import DatabasePlan, NativeForm, Renamed, Uncaptured
+from penstock.database import DatabasePlan, NativeForm, Renamed, Uncaptured
 from penstock.dialects.sessions import WriteFreeze
 from penstock.errors import OperatorError
 from penstock.pipeline.connectors import PlainDatabase, SourceConnector, SourceWithCopies

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.change import TableName
-from penstock.dialects.base import Uncaptured
+from penstock.database import Uncaptured
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern
 from penstock.pipeline.capturing import Capturing

@@ -15,7 +15,7 @@ from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetTable
 from penstock.apply.task import Target
 from penstock.change import Image, TableName
-from penstock.dialects.base import LockedError
+from penstock.database import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern, nearest_table
 from penstock.schema import Column, ForeignKey, TableSchema, Unique

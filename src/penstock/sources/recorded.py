@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import Change, Image, TableName, Transaction
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import CaptureOrigin, ConsumerState, History, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn

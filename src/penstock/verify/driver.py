@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from penstock.change import TableName
-from penstock.dialects.base import NotCompared
+from penstock.database import NotCompared
 from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.snapshot.chunk import Chunk, Range, bundles

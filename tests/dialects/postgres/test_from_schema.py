@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock.change import TableName
-from penstock.dialects.base import SourceTables, UncopiedRows
+from penstock.database import SourceTables, UncopiedRows
 from penstock.dialects.postgres.blueprint import Blueprint
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.from_schema import blueprint_of

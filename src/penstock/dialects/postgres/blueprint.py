@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import MissingPart, NativeForm
+from penstock.database import MissingPart, NativeForm
 from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT

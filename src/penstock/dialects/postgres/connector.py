@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import LockedError, SetupStep
+from penstock.database import LockedError, SetupStep
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.catalog_cache import CatalogCache
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking

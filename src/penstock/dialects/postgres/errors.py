@@ -11,7 +11,7 @@ import psycopg
 
 from penstock.apply import apply_errors
 from penstock.apply.apply_errors import ApplyError
-from penstock.dialects.base import LockedError
+from penstock.database import LockedError
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 LOGICAL_ERRORS = {

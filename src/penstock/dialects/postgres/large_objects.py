@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock.change import TableName
-from penstock.dialects.base import NativeForm, NotCompared
+from penstock.database import NativeForm, NotCompared
 from penstock.dialects.postgres.catalog import table_oids
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.logical import DIALECT

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference
+from penstock.database import CatalogDifference
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.large_objects import (

@@ -14,7 +14,7 @@ from typing import Literal
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text

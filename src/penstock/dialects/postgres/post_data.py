@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import MissingObject, NativeForm, Renamed
+from penstock.database import MissingObject, NativeForm, Renamed
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.dialects.postgres.catalog import catalog_names, current_user
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.resources import sql_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import SequenceValue
+from penstock.database import SequenceValue
 from penstock.dialects.postgres.catalog import catalog_names, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.resources import sql_text

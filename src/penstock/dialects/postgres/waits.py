@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import LockWait
+from penstock.database import LockWait
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.sessions import LockWatch

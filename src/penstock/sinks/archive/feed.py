@@ -9,9 +9,9 @@ from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
 from penstock.pipeline.sink import FeedSettings
 from penstock.sinks.archive.files import FileWriter
+from penstock.sinks.archive.jobs import PublishJobs
 from penstock.sinks.archive.ledger import ArchiveLedger
 from penstock.sinks.feed import PublishedFeed, published
-from penstock.spark.publishing import PublishJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice
 

@@ -10,7 +10,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import CopyListener
 from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import Encoding
@@ -19,11 +19,11 @@ from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger, cut_apart
 from penstock.sinks.archive.feed import ArchiveFeed
 from penstock.sinks.archive.files import FileWriter, check_writable, make_archive, refuse_other
+from penstock.sinks.archive.jobs import PublishCopyJobs
 from penstock.sinks.archive.ledger import ArchiveLedger, Copy, consumer_of, state_of
 from penstock.sinks.archive.task import CopyTask
 from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import Work, without
-from penstock.spark.publishing import PublishCopyJobs
 from penstock.spark.starting import Spark
 from penstock.storage import MissingFileError, Storage
 

@@ -14,13 +14,13 @@ from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.writer import EventSettings
 from penstock.pipeline.sink import Copying, cut_apart
 from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.jobs import copy_chunks
 from penstock.sinks.events.ledger import EventLedger
 from penstock.sinks.events.publisher import EventDestination
 from penstock.sinks.events.put_aside import OnBadValue
 from penstock.sinks.events.state import OpenPublishedCopy
 from penstock.sinks.events.task import CopyWork, EventTask
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
-from penstock.spark.event_jobs import copy_chunks
 from penstock.spark.starting import Spark
 
 _AT_ONCE = 8

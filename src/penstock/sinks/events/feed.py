@@ -12,12 +12,12 @@ from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.pipeline.sink import FeedSettings
 from penstock.schema import Dictionary
 from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.jobs import EventJobs
 from penstock.sinks.events.ledger import EventLedger
 from penstock.sinks.events.publisher import EventDestination
 from penstock.sinks.events.put_aside import OnBadValue
 from penstock.sinks.events.task import EventTask
 from penstock.sinks.feed import PublishedFeed, published
-from penstock.spark.event_jobs import EventJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice
 

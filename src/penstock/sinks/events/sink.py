@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import CopyListener
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.errors import PenstockError, RetryableError
 from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.history import Consumer, HistoryWording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.errors import OperatorError
 from penstock.formats.xds.writer import document_of
 from penstock.position import Scn

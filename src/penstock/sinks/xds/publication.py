@@ -14,7 +14,7 @@ from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
-from penstock.dialects.base import DatabasePlan, SetupStep
+from penstock.database import DatabasePlan, SetupStep
 from penstock.errors import OperatorError, RetryableError
 from penstock.history import Consumer
 from penstock.pipeline.capturing import Capturing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.formats.xds.writer import association_of, document_of

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.archive import Archive
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import OperatorError
 from penstock.position import Anchor, Scn
 from penstock.schema import TableSchema

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.errors import ConfigError, OperatorError
 from penstock.history import CaptureOrigin, Joined
 from penstock.position import START, Anchor, Scn

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.change import TableName, Transaction
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.patterns import TablePattern
 from penstock.position import START, Scn
 from penstock.schema import TableSchema

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, SetupStep
+from penstock.database import CaptureBehind, SetupStep
 from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.history import history_script

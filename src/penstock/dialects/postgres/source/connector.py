@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, SetupStep, Uncaptured
+from penstock.database import CaptureBehind, DatabasePlan, NativeForm, Renamed, SetupStep, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
 from penstock.dialects.postgres.catalog_cache import CatalogCache, catalog_fingerprint
 from penstock.dialects.postgres.connection import Connection, speaking

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import NativeForm, SequenceValue
+from penstock.database import NativeForm, SequenceValue
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.post_data import PostData
 from penstock.dialects.postgres.sequences import read_values

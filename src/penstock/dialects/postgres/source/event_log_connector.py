@@ -7,7 +7,7 @@ from contextlib import closing
 from types import MappingProxyType
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, SetupStep, Uncaptured
+from penstock.database import CaptureBehind, DatabasePlan, NativeForm, SetupStep, Uncaptured
 from penstock.dialects.postgres.blueprint import Parts
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.connector import PostgresConnector

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_columns import made_columns
 from penstock.dialects.postgres.source.event_log_rows import journal_schema

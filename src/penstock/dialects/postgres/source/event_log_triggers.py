@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns

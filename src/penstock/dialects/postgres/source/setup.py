@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Uncaptured, transactions
+from penstock.database import DatabasePlan, Uncaptured, transactions
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.catalog import (
     current_user,

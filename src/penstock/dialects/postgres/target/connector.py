@@ -9,7 +9,7 @@ import psycopg
 from penstock.apply.handlers.statement import Statement
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import (
+from penstock.database import (
     DatabasePlan,
     MissingPart,
     NativeForm,

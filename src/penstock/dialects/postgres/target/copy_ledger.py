@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Emptying
+from penstock.database import Emptying
 from penstock.dialects.postgres.connection import COPY_LOCK_WAIT, Connection, connect, label, speaking
 from penstock.dialects.postgres.target.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
 from penstock.origins import DEFAULT_TAG

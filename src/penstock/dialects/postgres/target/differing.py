@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, MissingObject
+from penstock.database import CatalogDifference, MissingObject
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.objects import CatalogObject, Objects, compare
 from penstock.errors import OperatorError, PenstockError

@@ -7,7 +7,7 @@ SQL that names its tables.
 from __future__ import annotations
 
 from penstock.change import TableName
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.privileges import may
 from penstock.snapshot.instantiate import CopyState

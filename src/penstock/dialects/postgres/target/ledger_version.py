@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal
 from penstock.dialects.postgres.ownership import schema_steps, seal_step
 from penstock.dialects.postgres.resources import sql_text

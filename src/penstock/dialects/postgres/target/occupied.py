@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan
+from penstock.database import DatabasePlan
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
 from penstock.dialects.postgres.privileges import may
 from penstock.dialects.postgres.target import ledger_entries

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, MissingObject, SetupStep
+from penstock.database import DatabasePlan, MissingObject, SetupStep
 from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.objects import Objects, read_objects

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CatalogDifference, MissingObject, SequenceSetting, SequenceValue
+from penstock.database import CatalogDifference, MissingObject, SequenceSetting, SequenceValue
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.connector import LOCK_WAIT
 from penstock.dialects.postgres.errors import translate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.change import TableName
-from penstock.dialects.base import Emptying
+from penstock.database import Emptying
 from penstock.dialects.postgres.connection import Connection, quote, set_tag
 from penstock.source_switch import SwitchPosition
 

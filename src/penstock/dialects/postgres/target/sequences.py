@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.change import TableName
-from penstock.dialects.base import SequenceSetting, SequenceValue
+from penstock.database import SequenceSetting, SequenceValue
 from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.post_data import SequenceLink

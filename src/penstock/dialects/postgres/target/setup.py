@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import DatabasePlan, SetupStep, SourceTables, UncopiedRows
+from penstock.database import DatabasePlan, SetupStep, SourceTables, UncopiedRows
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,

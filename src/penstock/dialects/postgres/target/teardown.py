@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.dialects.base import SetupStep
+from penstock.database import SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal
 from penstock.dialects.postgres.target import ledger_version, run_lock
 from penstock.errors import OperatorError

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from penstock.change import TableName
 from penstock.config.apply import TriggerFiring
-from penstock.dialects.base import DatabasePlan, SetupStep
+from penstock.database import DatabasePlan, SetupStep
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.patterns import TablePattern
 

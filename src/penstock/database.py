@@ -1,4 +1,4 @@
-"""What every dialect speaks of: the steps by which a database is set up, and what it keeps for its own kind."""
+"""What is said of any database: the steps by which it is set up, and what it keeps for its own kind."""
 
 from __future__ import annotations
 
