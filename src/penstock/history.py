@@ -1,7 +1,7 @@
 """One history: what a process has followed so far, held against what its source holds now.
 
-A position means something in one history only. A source that was restored, that failed over to an older state, that
-was moved or set up anew has another history behind the point where it parted, and so has a target that was restored.
+A position means something in one history only. A source that was restored or reset, that failed over to an older
+state, that was moved or set up anew has another history behind the point where it parted; so has a restored target.
 The ledger knows the capture set by its id and place, and the cuts of the log that anything at the target is of.
 """
 
