@@ -73,6 +73,37 @@ def test_what_the_tables_cannot_do_is_said_before_anything_is_done(lab: Lab) -> 
         run(lab)
 
 
+@pytest.mark.parametrize(
+    ("said", "missed"),
+    [
+        ("compare_key_only: true", ["maximum: column 'sal'", "delta: column 'bal'"]),
+        ("tables: {public.emp: {compare_old_values: {bal: [delete]}, ", ["delta: column 'bal'"]),
+        (
+            'tables: {public.emp: {compare_old_values: {"*": [delete]}, ',
+            ["maximum: column 'sal'", "delta: column 'bal'"],
+        ),
+        ("tables: {public.emp: {compare_old_values: {sal: []}, ", []),
+    ],
+)
+def test_a_resolver_that_is_never_called_is_refused(lab: Lab, said: str, missed: list[str]) -> None:
+    lab.source.execute("CREATE TABLE emp (id int PRIMARY KEY, name text, sal int, comm int, bal int)")
+    conflicts = (
+        "conflicts: [{on: update, columns: [sal, comm], method: maximum, by: sal},"
+        " {on: update, columns: [bal], method: delta}, {on: update, columns: [name], method: overwrite},"
+        " {on: delete, method: overwrite}]}}"
+    )
+    is_whole = not said.startswith("tables")
+    lab.apply_settings = f"  {said}\n  tables: {{public.emp: {{{conflicts}\n" if is_whole else f"  {said}{conflicts}\n"
+
+    faults = [fault.what for fault in lab.pipeline().plan().target.faults]
+
+    assert faults == [
+        f"apply.tables.public.emp: conflicts, on update: {one} is not compared, so no conflict in it is found, and the"
+        " change is made as it came"
+        for one in missed
+    ]
+
+
 @pytest.mark.rule("A-86", "A-94", "A-137")
 def test_conflicts_are_resolved_by_a_run_and_by_a_retry(lab: Lab) -> None:
     lab.source.execute(TABLES)

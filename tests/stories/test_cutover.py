@@ -11,8 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.change import TableName
 from penstock.database import SequenceValue
-from penstock.dialects.postgres.sequences import furthest
+from penstock.dialects.postgres.sequences import SequenceUse, furthest, in_own_steps
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.cutover import Cutover
 from penstock.pipeline.pipeline import Pipeline
@@ -468,6 +469,30 @@ def test_the_furthest_value_is_the_one_that_comes_last(
     increment: int, values: list[tuple[int, bool]], expected: tuple[int, bool]
 ) -> None:
     assert furthest([SequenceValue(*value) for value in values], increment) == SequenceValue(*expected)
+
+
+@pytest.mark.parametrize(
+    ("increment", "reached", "before", "expected"),
+    [
+        (2, (19, True), (2, False), (18, True)),
+        (2, (19, False), (2, False), (18, True)),
+        (2, (19, True), (20, True), (18, True)),
+        (10, (21, True), (7, True), (17, True)),
+        (10, (28, True), (7, True), (27, True)),
+        (10, (1, True), (97, True), (7, False)),
+        (-10, (-21, True), (-3, True), (-13, True)),
+        (-10, (-24, True), (-3, True), (-23, True)),
+        (-10, (100, False), (-3, True), (97, False)),
+    ],
+)
+def test_a_sequence_goes_on_in_steps_of_its_own(
+    increment: int, reached: tuple[int, bool], before: tuple[int, bool], expected: tuple[int, bool]
+) -> None:
+    limits = (1, 100) if increment > 0 else (-100, 100)
+    use = SequenceUse(
+        TableName("public", "s"), TableName("public", "t"), "c", "owned", "", increment, False, True, True, 1, *limits
+    )
+    assert in_own_steps(SequenceValue(*reached), SequenceValue(*before), use) == SequenceValue(*expected)
 
 
 @pytest.mark.rule("A-191")

@@ -451,6 +451,9 @@ def test_default_privileges_give_nobody_a_right_on_our_objects(lab: Lab, mallory
         pytest.param("d int DEFAULT f(1)", id="a default, where the source has no such column"),
         pytest.param("n int); CREATE INDEX ON t (f(id)", id="an index"),
         pytest.param("e positive, a positive[]", id="a type's domain"),
+        pytest.param("e pair[]", id="a domain inside a composite type"),
+        pytest.param("e spans", id="a domain inside a range"),
+        pytest.param("e filled", id="a domain's default, where the source has no such column"),
         pytest.param("CHECK (id @@ 1)", id="an operator"),
         pytest.param("q asking", id="a type that has the server run what a text says"),
         pytest.param(
@@ -474,13 +477,58 @@ def test_code_of_other_roles_that_applying_runs_is_named(lab: Lab, mallory: Mall
         "CREATE FUNCTION b(int, int) RETURNS bool IMMUTABLE LANGUAGE sql RETURN true;"
         "CREATE OPERATOR @@ (LEFTARG = int, RIGHTARG = int, FUNCTION = b);"
         "CREATE DOMAIN positive AS int CHECK (f(VALUE) > 0);"
-        "CREATE DOMAIN asking AS text CHECK (ts_rewrite('a', VALUE) IS NOT NULL)"
+        "CREATE DOMAIN asking AS text CHECK (ts_rewrite('a', VALUE) IS NOT NULL);"
+        "CREATE DOMAIN filled AS int DEFAULT f(1)"
+    )
+    lab.target.execute(
+        f"CREATE TYPE {role}.pair AS (v {role}.positive);"
+        f"CREATE TYPE {role}.span AS RANGE (subtype = {role}.positive, multirange_type_name = {role}.spans)"
     )
     lab.target.execute(
         f"SET search_path = public, {role}; CREATE TABLE t (id int PRIMARY KEY, {{}})".format(definition)
     )
 
     (note,) = [note for note in lab.pipeline().plan().target.notes if role in note]
+    assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when changes are applied: ")
+
+
+def test_a_partition_key_that_calls_code_of_another_role_is_named(lab: Lab, mallory: Mallory) -> None:
+    role = mallory.name
+    lab.source.execute("CREATE TABLE t (id int)")
+    mallory.target.execute(f"CREATE FUNCTION {role}.f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1")
+    lab.target.execute(f"CREATE TABLE t (id int) PARTITION BY LIST (({role}.f(id)))")
+
+    (note,) = [note for note in lab.pipeline().plan().target.notes if role in note]
+    assert f"when changes are applied: {role}.f(integer), called by partition key of public.t" in note
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "child (p int REFERENCES public.t); CREATE INDEX ON {0}.child (p) WHERE {0}.f(1) > 0",
+        "child (p int REFERENCES public.t1); CREATE STATISTICS {0}.s ON p, ({0}.f(1)) FROM {0}.child",
+        "parent (id int PRIMARY KEY); CREATE INDEX ON {0}.parent (id) WHERE {0}.f(1) > 0;"
+        " GRANT REFERENCES ON {0}.parent TO PUBLIC",
+    ],
+    ids=["a child", "a child of a partition", "a parent"],
+)
+def test_code_of_other_roles_in_tables_that_foreign_keys_lead_to_is_named(
+    lab: Lab, mallory: Mallory, table: str
+) -> None:
+    """Apply looks for parents and children itself, and while the server plans that, their owners' indexes run."""
+    role = mallory.name
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.target.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100);"
+        f"GRANT REFERENCES ON t, t1 TO {role}"
+    )
+    mallory.target.execute(f"CREATE FUNCTION {role}.f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1")
+    mallory.target.execute(f"CREATE TABLE {role}." + table.format(role))
+    if "parent" in table:
+        lab.target.execute(f"ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES {role}.parent")
+
+    (note,) = [note for note in lab.pipeline().plan().target.notes if f"{role}.f(" in note]
     assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when changes are applied: ")
 
 

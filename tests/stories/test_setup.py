@@ -221,6 +221,44 @@ def test_what_a_target_lacks_comes_with_the_statement_that_mends_it(lab: Lab) ->
     assert not lab.pipeline().plan().target.faults
 
 
+OF_ITS_OWN = "is checked when changes are applied, but not by the first copy and `verify --repair`"
+
+
+def test_constraints_that_nothing_checks_are_named(lab: Lab) -> None:
+    both = (
+        "CREATE TABLE o (id int PRIMARY KEY);"
+        "CREATE TABLE t (id int PRIMARY KEY, u int, r int4range, o int REFERENCES o) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE p (id int4range, at daterange, d int UNIQUE DEFERRABLE, PRIMARY KEY (id, at WITHOUT OVERLAPS));"
+        "CREATE TABLE c (p int4range, at daterange, FOREIGN KEY (p, PERIOD at) REFERENCES p (id, PERIOD at))"
+    )
+    lab.source.execute(both)
+    periods = "foreign key 'c_p_at_fkey' of public.c cannot be checked by apply: it compares periods"
+    assert lab.pipeline().plan().target.notes == [periods]
+    lab.pipeline().setup()
+    assert lab.pipeline().plan().target.notes == [periods]
+
+    lab.target.execute(
+        "CREATE SCHEMA own; CREATE TABLE own.parent (id int PRIMARY KEY); CREATE TABLE own.child (t int REFERENCES t);"
+        "CREATE TABLE own.of_part (t int REFERENCES t1);"
+        "ALTER TABLE t1 ADD UNIQUE (u) DEFERRABLE, ADD FOREIGN KEY (u) REFERENCES o, ADD UNIQUE (r);"
+        "ALTER TABLE o ADD FOREIGN KEY (id) REFERENCES own.parent;"
+        "ALTER TABLE p ADD FOREIGN KEY (d) REFERENCES o, ADD EXCLUDE USING gist (at WITH &&) DEFERRABLE"
+    )
+    notes = lab.pipeline().plan().target.notes
+    assert {note.partition(":")[0] for note in notes} == {
+        periods.partition(":")[0],
+        "foreign key 'of_part_t_fkey' of own.of_part cannot be checked by apply",
+        "foreign key 't1_u_fkey' of public.t1 cannot be checked by apply",
+        "deferrable constraint 't1_u_key' of public.t1 cannot be checked by apply",
+        f"foreign key 'o_id_fkey' of public.o {OF_ITS_OWN}",
+        f"foreign key 'child_t_fkey' of own.child {OF_ITS_OWN}",
+        f"foreign key 'p_d_fkey' of public.p {OF_ITS_OWN}",
+        f"deferrable constraint 'p_at_excl' of public.p {OF_ITS_OWN}",
+    }
+    assert len(notes) == 8
+
+
 def test_many_tables_are_set_up_in_as_many_sessions_as_few(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 

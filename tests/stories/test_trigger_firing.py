@@ -85,3 +85,24 @@ def test_a_trigger_of_another_owner_s_table_is_noted_with_what_its_owner_has_to_
 def test_a_word_that_is_none_is_refused_with_its_line(lab: Lab) -> None:
     with pytest.raises(ConfigError, match="always"):
         opened(lab, FIRING.replace("apply_only", "sometimes"))
+
+
+def test_a_trigger_of_a_single_partition_sees_every_change(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE t (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (9)"
+    )
+    lab.target.execute(
+        "CREATE TABLE seen (n int); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO public.seen VALUES (NEW.n); RETURN NULL; END $$;"
+        "CREATE TRIGGER n AFTER INSERT OR UPDATE ON t1 FOR EACH ROW EXECUTE FUNCTION note();"
+        "ALTER TABLE t1 ENABLE ALWAYS TRIGGER n"
+    )
+    lab.source.execute("INSERT INTO t VALUES (1, 1)")
+    lab.source.execute("UPDATE t SET n = 2")
+    lab.source.execute("UPDATE t SET n = 3")
+
+    lab.apply()
+
+    assert lab.rows("seen") == [(1,), (2,), (3,)]
+    assert any("public.t has triggers that fire for apply too" in note for note in lab.pipeline().plan().target.notes)

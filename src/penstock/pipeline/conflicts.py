@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from penstock.apply.conflict_methods import EVERY_COLUMN, ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.target import TargetTable
@@ -30,11 +30,13 @@ def conflict_faults(
     return [
         OperatorError(f"apply.tables.{name}: {what}", where=where, do=do)
         for name, rules in conflicts.tables.items()
-        for what, do in _faults(name, rules, tables)
+        for what, do in _faults(name, rules, conflicts, tables)
     ]
 
 
-def _faults(name: TableName, rules: TableRules, tables: Mapping[TableName, TableSchema]) -> Iterator[tuple[str, str]]:
+def _faults(
+    name: TableName, rules: TableRules, conflicts: ConflictRules, tables: Mapping[TableName, TableSchema]
+) -> Iterator[tuple[str, str]]:
     schema = tables.get(name)
     if schema is None:
         near = nearest(str(name), map(str, tables))
@@ -56,6 +58,24 @@ def _faults(name: TableName, rules: TableRules, tables: Mapping[TableName, Table
         if resolver.row is ConflictKind.EXISTS and not key.is_declared:
             yield f"{setting}: the table has no key by which its rows could be found", "give it one"
         yield from ((f"{setting}: {what}", do) for what, do in _method_faults(resolver, schema))
+        if resolver.row is ConflictKind.EXISTS and resolver.op is not Op.INSERT:
+            others = [column for column in schema.column_names if column not in key.columns]
+            unseen = conflicts.uncompared(name, others, resolver.op)
+            yield from ((f"{setting}: {what}", do) for what, do in _never_called(resolver, others, unseen))
+
+
+def _never_called(resolver: Resolver, others: Collection[str], unseen: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Say where nothing is found that a resolver decides; to overwrite is what is done then anyway."""
+    columns = [column for column in others if resolver.has(column)]
+    missed = [column for column in columns if column in unseen]
+    # A difference is added to each number by itself; of other lists one column that is compared is enough.
+    is_found = resolver.method is not Method.DELTA and len(missed) < len(columns)
+    if resolver.method is not Method.OVERWRITE and missed and not is_found:
+        yield (
+            f"{resolver.method}: column {missed[0]!r} is not compared, so no conflict in it is found, and the change is"
+            " made as it came",
+            "have it compared: see compare_old_values and compare_key_only",
+        )
 
 
 def _method_faults(resolver: Resolver, schema: TableSchema) -> Iterator[tuple[str, str]]:

@@ -96,12 +96,17 @@ class PostDataObject:
 
 @dataclass(frozen=True)
 class SequenceLink:
-    """A sequence of the source, and a column of the target that is to go on where it stands."""
+    """A sequence of the source, and a column of the target that is to go on where it stands.
+
+    Attributes:
+        start: The first value of the source's.
+    """
 
     source: TableName
     table: TableName
     column: str
     may_read: bool
+    start: int
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,7 @@ def read_post_data(connection: Connection, tables: Sequence[Renamed]) -> PostDat
         *(one for one in settings if one.object and one.object.kind != "inheritance"),
     ]
     links = [
-        SequenceLink(use.name, renamed[table].table, target, use.may_read)
+        SequenceLink(use.name, renamed[table].table, target, use.may_read, use.start)
         for (table, column), use in sorted(drawn_by(uses).items())
         if (target := _column(renamed[table], column)) is not None
     ]

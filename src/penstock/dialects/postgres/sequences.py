@@ -27,6 +27,7 @@ class SequenceUse:
         options: `AS bigint INCREMENT BY 1 ...`, as `CREATE SEQUENCE` takes them.
         increment: What it is moved by; below 0 it descends.
         does_cycle: After its last value it begins again.
+        start: Its first value.
         least: The lowest value that it takes.
         most: The highest.
         may_read: Whether the user may see where it stands.
@@ -42,6 +43,7 @@ class SequenceUse:
     does_cycle: bool
     may_read: bool
     may_set: bool
+    start: int
     least: int
     most: int
 
@@ -63,6 +65,7 @@ def read_uses(connection: Connection, tables: Iterable[TableName]) -> list[Seque
             does_cycle,
             may_read,
             may_set,
+            start,
             least,
             most,
         )
@@ -104,6 +107,22 @@ def is_ahead(one: SequenceValue, other: SequenceValue, increment: int) -> bool:
     """Whether a sequence that stands at `one` gives values that it would not have given before it came to `other`."""
     sign = 1 if increment > 0 else -1
     return (sign * one.last, one.is_called) > (sign * other.last, other.is_called)
+
+
+def in_own_steps(reached: SequenceValue, before: SequenceValue, use: SequenceUse) -> SequenceValue:
+    """Return where a sequence that stands at `before` gives the first of its own values behind those of another.
+
+    Two that count by twos, one from 1 and the other from 2, never give the same value; moved to where the other stands,
+    they would.
+    """
+    sign, step = (1 if use.increment > 0 else -1), abs(use.increment)
+    # As if it ascended: the first value that is not given yet, and the first of its own that is not below.
+    free = sign * reached.last + (1 if reached.is_called else 0)
+    following = free + (sign * before.last - free) % step
+    last = sign * (following - step)
+    if use.least <= last <= use.most:
+        return SequenceValue(last, is_called=True)
+    return SequenceValue(sign * following, is_called=False)
 
 
 def setval(name: TableName, value: SequenceValue) -> str:

@@ -274,7 +274,9 @@ SELECT rel.oid AS relid, jsonb_build_object(
   'foreign_keys', coalesce(outgoing.definitions, '[]'),
   'referenced_by', coalesce(incoming.definitions, '[]'),
   'fires_triggers', EXISTS (SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = rel.oid AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
+    -- A partition may have some of its own.
+    WHERE (t.tgrelid = rel.oid OR rel.relkind = 'p' AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(rel.oid) p))
+      AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
     -- Capture changes nothing, and sees what a statement does whatever else the statement does.
     AND NOT pg_catalog.starts_with(t.tgname::text, 'R_penstock_'))
 ) AS definition

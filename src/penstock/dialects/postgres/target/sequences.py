@@ -1,5 +1,7 @@
 """Sets sequences of the target to where those of the source stand; never backwards, unless they cycle.
 
+One that counts in steps of its own, as where both databases give keys, keeps to its own values.
+
 The course of it is in `pipeline.cutover` and, while changes are applied, in `pipeline.post_data`.
 """
 
@@ -16,6 +18,7 @@ from penstock.dialects.postgres.sequences import (
     SequenceUse,
     drawn_by,
     furthest,
+    in_own_steps,
     is_ahead,
     read_uses,
     read_values,
@@ -34,16 +37,23 @@ def sequences_to_set(
         values: By the names of the source's sequences.
     """
     reached = {(link.table, link.column): values[link.source] for link in links if link.source in values}
+    begun = {(link.table, link.column): link.start for link in links}
     uses: dict[TableName, SequenceUse] = {}
     wanted: dict[TableName, list[SequenceValue]] = {}
+    starts: dict[TableName, set[int]] = {}
     for column, use in drawn_by(read_uses(connection, {table for table, _ in reached})).items():
         if column in reached:
             uses[use.name] = use
             wanted.setdefault(use.name, []).append(reached[column])
+            starts.setdefault(use.name, set()).add(begun[column])
     now = read_values(connection, [name for name, use in uses.items() if use.may_read])
     settings = []
     for name, before in now.items():
         use, after = uses[name], furthest(wanted[name], uses[name].increment)
+        # One that setup has made as the source's is, and nobody has moved since, has no steps of its own.
+        is_fresh = before == SequenceValue(use.start, is_called=False) and use.start in starts[name]
+        if (after.last - before.last) % use.increment and not is_fresh:
+            after = in_own_steps(after, before, use)
         if not (use.does_cycle or is_ahead(after, before, use.increment)):
             after = before
         settings.append((use, SequenceSetting(name, before, after)))

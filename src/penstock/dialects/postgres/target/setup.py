@@ -39,6 +39,7 @@ from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.occupied import plan_rows
 from penstock.dialects.postgres.target.post_data import plan_post_data
 from penstock.dialects.postgres.target.triggers import plan_triggers
+from penstock.dialects.postgres.target.unchecked import unchecked
 from penstock.errors import OperatorError, PenstockError
 from penstock.fit import Fit, fit
 from penstock.logical import Kind, of_sql_name
@@ -110,6 +111,9 @@ def plan_target(
         unknown = [name for name in to_copy if name not in adopted]
         plan_rows(connection, url, plan, unknown, process=process, adopt=uncopied_rows is UncopiedRows.ADOPTED)
     plan.notes += _computed_otherwise(computed_columns(connection, existing), blueprint)
+    plan.notes += unchecked(
+        connection, source, existing, blueprint if isinstance(tables.blueprint, Blueprint) else None
+    )
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing or has_parts:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
