@@ -119,6 +119,39 @@ def test_what_cannot_be_switched_is_left_as_it_is(
         assert rows(target, "t") == rows(url, "t") == [[("(1,e)",), ("(2,b)",), ("(3,c)",), ("(4,d)",)]]
 
 
+def test_tables_that_are_not_copied_are_in_the_way_of_a_switch(
+    kafka: KafkaBroker,
+    logical_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+    tmp_path: Path,
+    spark: object,
+) -> None:
+    name = "uncopied"
+    url, target = made(logical_server, name), made(target_server, name)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    execute(url, "CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u VALUES (1, 'a')")
+    before = opened(tmp_path, "before", captured(url).replace("public.*", "public.t"), target, name=name)
+    after = opened(tmp_path, "after", events(kafka, name), target, name=name)
+    before.setup()
+    before.run(threading.Event(), until_caught_up=True)
+    # A connector that begins without a snapshot tells of no row that is there.
+    with pytest.raises(OperatorError, match=r"^public\.u is not copied, and the new source tells of changes alone"):
+        before.switch(after, threading.Event(), wait_s=1)
+
+    wider = opened(tmp_path, "wider", captured(url), target, name=name)
+    wider.setup()
+    execute(target, "ALTER TABLE u ADD CHECK (v <> 'a')")
+    with pytest.raises(OperatorError, match=r"^public\.u is not copied"):
+        wider.switch(after, threading.Event(), wait_s=1)
+
+    execute(target, "ALTER TABLE u DROP CONSTRAINT u_v_check")
+    with pytest.raises(OperatorError, match="no transaction topic"):
+        wider.switch(after, threading.Event(), wait_s=1)
+    execute(url, "CREATE TABLE later (LIKE t INCLUDING ALL)")
+    with pytest.raises(OperatorError, match=r"^public\.later is not copied"):
+        wider.switch(after, threading.Event(), wait_s=1)
+
+
 def made(server: EmbeddedPostgres, name: str) -> str:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
