@@ -23,6 +23,9 @@ from penstock.spark.job import SparkChunkJobs
 from penstock.spark.starting import Spark
 from penstock.stream import StoredCopy
 
+_LAST = Scn(2**63 - 1)
+"""A position that all others lie before."""
+
 
 class Replay:
     """Replays copies in their order with the changes: at the position of a copy, and nowhere else.
@@ -66,7 +69,10 @@ class Replay:
         self._tables = {v.table.name for v in versions if not v.is_partition and self._is_meant(v.table.name)}
         due = self._source.copies_at(self._tables, at)
         done, of = ledger.instantiated(), ledger.copied_from()
-        for gone in sorted(of.keys() & self._tables - {name for copy in due for name in copy.tables}):
+        lacking = of.keys() & self._tables - {name for copy in due for name in copy.tables}
+        # A table that another source has copied is there before this one has told of it: from then on it has the copy.
+        ahead = _ids(self._source.copies_at(lacking, _LAST)) if lacking else {}
+        for gone in sorted(name for name in lacking if ahead.get(name) != of[name]):
             # Rows that are nowhere any more would keep those that they refer to from being deleted.
             ledger.clear(gone, keep_rows=False)
         todo: list[tuple[StoredCopy, list[TableName]]] = []

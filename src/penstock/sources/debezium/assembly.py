@@ -358,6 +358,11 @@ class Assembly:
             tell(Event.NOTE, f"{what}: {self._log.label}, {partition}", level=logging.WARNING)
 
     @property
+    def has_changes(self) -> bool:
+        """Whether any change was seen."""
+        return bool(self._streamed)
+
+    @property
     def without_end(self) -> int:
         """How many changes no END will ever count, though others have one."""
         return self.index.opened_unnumbered if self.has_ends else 0

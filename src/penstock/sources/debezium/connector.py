@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import ConfigError, OperatorError
+from penstock.formats.debezium.envelope import ChangeLocation
 from penstock.history import CaptureOrigin, Joined
 from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.source_switch import SwitchPosition, SwitchSource
 from penstock.sources.debezium.copy import SnapshotRows
 from penstock.sources.debezium.history import Proof
-from penstock.sources.debezium.log import LogLayout, RecordLog, names_of
+from penstock.sources.debezium.log import Extent, LogLayout, Partition, RecordLog, names_of
 from penstock.sources.debezium.scan import InTasks
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.switch_point import find_point, first_needed
@@ -228,6 +229,21 @@ class DebeziumConnector:
         """What a process is said to follow that follows these topics."""
         with closing(self.open_source()) as source:
             return source.origin
+
+    def has_snapshot(self) -> bool:
+        """Whether events of any table begin with a row of a snapshot; see `pipeline.connectors.EventSource`."""
+        return any(
+            self._begins_with_row(partition, extent)
+            for partition, extent in self._log.extents().items()
+            if self._log.ends or self._tables.is_meant(partition.topic.removeprefix(f"{self._tables.prefix}."))
+        )
+
+    def _begins_with_row(self, partition: Partition, extent: Extent) -> bool:
+        for record in self._log.read(partition, extent.first, extent.end):
+            found = self._tables.look(record)
+            if isinstance(found, ChangeLocation):
+                return found.is_snapshot
+        return False
 
     def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
         """Find the point where another reader of the same database was left; see `pipeline.connectors.EventSource`."""
