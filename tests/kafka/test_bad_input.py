@@ -337,6 +337,33 @@ def test_without_ends_what_an_open_kafka_transaction_holds_back_is_waited_for(
         wait_until(lambda: (stand.ids(), stand.ids("u")) == (([0], [0, 2]) if is_copy else ([0, 1, 2, 3], [0, 1, 2])))
 
 
+def test_a_table_that_is_made_while_much_waits_begins_where_it_is_first_told_of(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(stand.target, autocommit=True) as connection:
+        connection.execute("CREATE TABLE w (id int PRIMARY KEY, v text)")
+    stand.begun()
+    with stand.start(), psycopg.connect(stand.target) as lock:
+        stand.commit(2)
+        wait_until(lambda: stand.ids() == [0, 1, 2])
+        lock.execute("LOCK TABLE t IN SHARE ROW EXCLUSIVE MODE")
+        # The first of these is being applied, and waits; the others are read meanwhile.
+        for xid in range(3, 8):
+            stand.commit(xid)
+            time.sleep(0.5)
+        stand.broker.topic(f"{stand.name}.public.w")
+        stand.write(stand.event("c", "w", 8, 8, 1), stand.event("c", "t", 8, 8, 2), stand.end(8, w=1, t=1))
+        for xid in range(9, 12):
+            stand.commit(xid)
+        time.sleep(7)
+        lock.rollback()
+        stand.write(stand.event("c", "w", 12, 12, 1), stand.end(12, w=1))
+        wait_until(lambda: stand.ids("w") == [8, 12])
+
+    assert stand.ids() == list(range(12))
+    assert "error queue" not in caplog.text
+
+
 def test_brokers_that_are_down_for_a_while_are_waited_for_and_told_once(
     shop: Shop,
     kafka_jars: Path,
