@@ -337,6 +337,30 @@ def test_without_ends_what_an_open_kafka_transaction_holds_back_is_waited_for(
         wait_until(lambda: (stand.ids(), stand.ids("u")) == (([0], [0, 2]) if is_copy else ([0, 1, 2, 3], [0, 1, 2])))
 
 
+def test_without_rows_of_a_snapshot_the_first_copy_is_told_to_be_empty_and_none_is_made_anew(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand.commit(1)
+    stand.opened().setup()
+    stand.run()
+    assert "the connector has sent no row of a first snapshot (snapshot.mode)" in caplog.text
+
+    with pytest.raises(OperatorError, match=r"no row of a snapshot to copy anew: 2 tables would be emptied"):
+        stand.opened().resync()
+    assert stand.ids() == stand.ids("u") == [1]
+
+
+def test_a_first_copy_is_made_anew_of_the_rows_of_a_snapshot(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    stand.begun()
+
+    stand.opened().resync()
+
+    assert stand.ids() == []
+    stand.run()
+    assert stand.ids() == stand.ids("u") == [0, 1]
+    assert "has sent no row" not in caplog.text
+
+
 def test_a_table_that_is_made_while_much_waits_begins_where_it_is_first_told_of(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
@@ -29,6 +30,9 @@ from penstock.stream import StoredCopy
 from penstock.text import are, count
 
 _MOST_NAMED = 10
+
+_LOOKED_AT = 1_000
+"""So many records at the beginning of a partition are looked at for the first one of a table: others are of none."""
 
 
 @dataclass(frozen=True)
@@ -235,13 +239,14 @@ class DebeziumConnector:
         return any(
             self._begins_with_row(partition, extent)
             for partition, extent in self._log.extents().items()
-            if self._log.ends or self._tables.is_meant(partition.topic.removeprefix(f"{self._tables.prefix}."))
+            if partition.topic != self._layout.transactions
         )
 
     def _begins_with_row(self, partition: Partition, extent: Extent) -> bool:
-        for record in self._log.read(partition, extent.first, extent.end):
+        most = None if self._log.ends else _LOOKED_AT
+        for record in islice(self._log.read(partition, extent.first, extent.end), most):
             found = self._tables.look(record)
-            if isinstance(found, ChangeLocation):
+            if isinstance(found, ChangeLocation) and self._tables.is_meant(str(found.table)):
                 return found.is_snapshot
         return False
 
