@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
 import penstock
 from penstock.apply import retry_policy
@@ -304,6 +305,87 @@ def test_without_total_order_the_places_in_the_sources_log_tell_events_apart(sta
 
     assert stand.run(incomplete_after_s=1).changes == 2
     assert stand.ids() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_without_ends_what_an_open_kafka_transaction_holds_back_is_waited_for(
+    stand: Stand, caplog: pytest.LogCaptureFixture, is_copy: bool
+) -> None:
+    stand.broker.delete_topic(stand.transactions)
+    alone = {"transaction": None}
+    rows = [stand.event("r", table, 0, 0, 1, **alone) for table in ("t", "u")]
+    first = [stand.event("c", "t", 1, 1, 1, **alone), stand.event("c", "u", 1, 1, 2, **alone)]
+    stand.write(*rows, *([] if is_copy else first))
+    stand.opened(settle_s=1).setup()
+    if not is_copy:
+        stand.run(settle_s=1)
+    settings = {"bootstrap.servers": stand.broker.address, "transactional.id": stand.name, "linger.ms": 1}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    held = record(stand.event("r", "u", 2, 0, 1, **alone) if is_copy else stand.event("c", "u", 2, 2, 2, **alone))
+    producer.produce(held.topic, value=held.value, key=held.key, partition=0)
+    producer.flush(30)
+    if not is_copy:
+        stand.write(*(stand.event("c", "t", xid, xid, 1, **alone) for xid in (2, 3)))
+
+    with stand.start(settle_s=1):
+        wait_until(lambda: "a Kafka transaction is open" in caplog.text)
+        time.sleep(2)
+        assert (stand.ids(), stand.ids("u")) == (([], []) if is_copy else ([0, 1], [0, 1]))
+        producer.commit_transaction(30)
+        wait_until(lambda: (stand.ids(), stand.ids("u")) == (([0], [0, 2]) if is_copy else ([0, 1, 2, 3], [0, 1, 2])))
+
+
+def test_without_rows_of_a_snapshot_the_first_copy_is_told_to_be_empty_and_none_is_made_anew(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand.commit(1)
+    stand.opened().setup()
+    stand.run()
+    assert "the connector has sent no row of a first snapshot (snapshot.mode)" in caplog.text
+
+    with pytest.raises(OperatorError, match=r"no row of a snapshot to copy anew: 2 tables would be emptied"):
+        stand.opened().resync()
+    assert stand.ids() == stand.ids("u") == [1]
+
+
+def test_a_first_copy_is_made_anew_of_the_rows_of_a_snapshot(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    stand.begun()
+
+    stand.opened().resync()
+
+    assert stand.ids() == []
+    stand.run()
+    assert stand.ids() == stand.ids("u") == [0, 1]
+    assert "has sent no row" not in caplog.text
+
+
+def test_a_table_that_is_made_while_much_waits_begins_where_it_is_first_told_of(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(stand.target, autocommit=True) as connection:
+        connection.execute("CREATE TABLE w (id int PRIMARY KEY, v text)")
+    stand.begun()
+    with stand.start(), psycopg.connect(stand.target) as lock:
+        stand.commit(2)
+        wait_until(lambda: stand.ids() == [0, 1, 2])
+        lock.execute("LOCK TABLE t IN SHARE ROW EXCLUSIVE MODE")
+        # The first of these is being applied, and waits; the others are read meanwhile.
+        for xid in range(3, 8):
+            stand.commit(xid)
+            time.sleep(0.5)
+        stand.broker.topic(f"{stand.name}.public.w")
+        stand.write(stand.event("c", "w", 8, 8, 1), stand.event("c", "t", 8, 8, 2), stand.end(8, w=1, t=1))
+        for xid in range(9, 12):
+            stand.commit(xid)
+        time.sleep(7)
+        lock.rollback()
+        stand.write(stand.event("c", "w", 12, 12, 1), stand.end(12, w=1))
+        wait_until(lambda: stand.ids("w") == [8, 12])
+
+    assert stand.ids() == list(range(12))
+    assert "error queue" not in caplog.text
 
 
 def test_brokers_that_are_down_for_a_while_are_waited_for_and_told_once(

@@ -9,11 +9,13 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.connect import ConnectWorker, DebeziumEngine
+from tests.kafka.shop import schemas
 from tests.program import await_true
 
 # Events without schemas do not say whether a number of microseconds has a time zone.
@@ -117,6 +119,81 @@ def test_what_cannot_be_switched_is_left_as_it_is(
         engine.wait_for(committed(url, "UPDATE t SET v = 'e' WHERE id = 1"))
         after.run(threading.Event(), until_caught_up=True)
         assert rows(target, "t") == rows(url, "t") == [[("(1,e)",), ("(2,b)",), ("(3,c)",), ("(4,d)",)]]
+
+
+def test_tables_that_are_not_copied_are_in_the_way_of_a_switch(
+    kafka: KafkaBroker,
+    logical_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+    tmp_path: Path,
+    spark: object,
+) -> None:
+    name = "uncopied"
+    url, target = made(logical_server, name), made(target_server, name)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    execute(url, "CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u VALUES (1, 'a')")
+    before = opened(tmp_path, "before", captured(url).replace("public.*", "public.t"), target, name=name)
+    after = opened(tmp_path, "after", events(kafka, name), target, name=name)
+    before.setup()
+    before.run(threading.Event(), until_caught_up=True)
+    # A connector that begins without a snapshot tells of no row that is there.
+    with pytest.raises(OperatorError, match=r"^public\.u is not copied, and the new source tells of changes alone"):
+        before.switch(after, threading.Event(), wait_s=1)
+
+    wider = opened(tmp_path, "wider", captured(url), target, name=name)
+    wider.setup()
+    execute(target, "ALTER TABLE u ADD CHECK (v <> 'a')")
+    with pytest.raises(OperatorError, match=r"^public\.u is not copied"):
+        wider.switch(after, threading.Event(), wait_s=1)
+
+    execute(target, "ALTER TABLE u DROP CONSTRAINT u_v_check")
+    with pytest.raises(OperatorError, match="no transaction topic"):
+        wider.switch(after, threading.Event(), wait_s=1)
+    execute(url, "CREATE TABLE later (LIKE t INCLUDING ALL)")
+    with pytest.raises(OperatorError, match=r"^public\.later is not copied"):
+        wider.switch(after, threading.Event(), wait_s=1)
+
+
+def test_a_table_that_the_connector_first_tells_of_while_much_waits_keeps_its_rows(
+    kafka: KafkaBroker,
+    connect_worker: ConnectWorker,
+    logical_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+    tmp_path: Path,
+    spark: object,
+) -> None:
+    name = "untold"
+    url, target = made(logical_server, name), made(target_server, name)
+    for table in ("t", "quiet"):
+        execute(url, f"CREATE TABLE {table} (id int PRIMARY KEY, v int)")
+        execute(url, f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+        execute(url, f"INSERT INTO {table} SELECT g, 0 FROM generate_series(1, 50) g")
+    before = opened(tmp_path, "before", captured(url), target, name=name)
+    before.setup()
+    before.run(threading.Event(), until_caught_up=True)
+    with DebeziumEngine(connect_worker, kafka, url, name, snapshot_mode="no_data", **schemas()) as engine:
+        engine.wait_for_streaming()
+        engine.wait_for(committed(url, "UPDATE t SET v = 1 WHERE id = 1"))
+        after = opened(tmp_path, "after", events(kafka, name), target, name=name)
+        assert before.switch(after, threading.Event()).untold == [TableName("public", "quiet")]
+        with after.start(), psycopg.connect(target) as lock:
+            engine.wait_for(committed(url, "UPDATE t SET v = 2 WHERE id = 1"))
+            await_true(lambda: "(1,2)" in str(rows(target, "t")))
+            lock.execute("SELECT FROM t WHERE id = 1 FOR UPDATE")
+            # The first of these is applied, and waits; the others are read meanwhile.
+            for v in range(3, 9):
+                engine.wait_for(committed(url, f"UPDATE t SET v = {v} WHERE id = 1"))
+                time.sleep(0.5)
+            engine.wait_for(committed(url, "UPDATE quiet SET v = 1 WHERE id = 7"))
+            time.sleep(7)
+            lock.rollback()
+            engine.wait_for(committed(url, "DELETE FROM quiet WHERE id = 8"))
+            await_true(lambda: rows(target, "t", "quiet") == rows(url, "t", "quiet"), 60)
+
+        # All events of it are changes: the rows from before the switch would be gone.
+        with pytest.raises(OperatorError, match=r"^there is no row of a snapshot to copy anew: 2 tables would be"):
+            after.resync()
+        assert rows(target, "t", "quiet") == rows(url, "t", "quiet")
 
 
 def made(server: EmbeddedPostgres, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import closing
@@ -625,6 +626,37 @@ def test_a_row_that_gets_the_record_id_of_one_that_was_read_is_not_passed_over(l
     run(log.publication())
     assert log.told == [("delete", "idu=1"), ("delete", "idu=2")]
     assert log.statuses == "SS"
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("ALTER SEQUENCE {sequence} CACHE 20", "each session takes 20 numbers at a time"),
+        ("ALTER SEQUENCE {sequence} INCREMENT -1", "which counts down"),
+        ("ALTER SEQUENCE {sequence} CYCLE", "which begins again at its end"),
+        (
+            "CREATE SEQUENCE indirect.own CACHE 5; ALTER TABLE {log} ALTER record_id DROP IDENTITY IF EXISTS,"
+            " ALTER record_id SET DEFAULT nextval('indirect.own')",
+            "numbered by sequence indirect.own, of which each session takes 5 numbers",
+        ),
+        ("ALTER TABLE {log} ALTER event_time SET DEFAULT now()", "event_time is now\\(\\) by default"),
+        ("ALTER TABLE {log} ALTER event_time SET DEFAULT localtimestamp", "event_time is LOCALTIMESTAMP by default"),
+    ],
+)
+def test_a_log_whose_numbers_are_not_in_the_order_of_its_changes_is_named(
+    log: Log, caplog: pytest.LogCaptureFixture, sql: str, says: str
+) -> None:
+    publication = log.publication(", future_events: true")
+    publication.setup()
+    run(publication)
+    assert not [record for record in caplog.records if "may be read first" in record.getMessage()]
+
+    log.lab.source.execute(sql.format(log="indirect.event_log", sequence="indirect.event_log_record_id_seq").encode())
+    assert [note for note in publication.plan().source.notes if re.search(says, note)]
+    run(publication)
+    warnings = [record.getMessage() for record in caplog.records if "may be read first" in record.getMessage()]
+    assert len(warnings) == 1
+    assert re.search(says, warnings[0])
 
 
 def test_a_target_that_was_restored_lacks_what_was_settled_and_is_refused(log: Log, spark: object) -> None:

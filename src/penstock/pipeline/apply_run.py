@@ -90,10 +90,13 @@ class ApplyRun:
         """Whether the pipeline is about a table; the capture set may serve other pipelines too."""
         return self.pipeline.is_meant(table)
 
-    def check_copies(self, position: Scn) -> None:
-        """Raise TablesAddedError where tables are to be copied at a position before changes follow."""
-        if self._replay is not None:
-            self._replay.check(position)
+    def check_copies(self, position: Scn) -> Scn | None:
+        """Raise TablesAddedError where tables are to be copied at a position before changes follow.
+
+        Returns:
+            The next such position, if one is known.
+        """
+        return self._replay.check(position) if self._replay is not None else None
 
     def tell_lacking(self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema]) -> bool:
         """Report what the target lacks of the tables that are followed; returns whether it lacks columns or tables."""

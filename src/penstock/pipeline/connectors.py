@@ -243,6 +243,9 @@ class EventSource(SourceWithCopies, Protocol):
     def place(self) -> CaptureOrigin:
         """Return the origin that the ledger records for a process that follows this source."""
 
+    def has_snapshot(self) -> bool:
+        """Whether there are rows of a snapshot that a first copy can be made of."""
+
     def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
         """Find the point where another source was left.
 

@@ -50,7 +50,7 @@ class SourceFeed:
         is_meant: Callable[[TableName], bool],
         save_dictionary: Callable[[Sequence[TableVersion]], None],
         left_out: LeftOut,
-        reached: Callable[[Scn], None] = lambda _: None,
+        reached: Callable[[Scn], Scn | None] = lambda _: None,
         until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
@@ -60,7 +60,8 @@ class SourceFeed:
             follow_source: Brings the capture up to date after DDL; raises where the user has to act first.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
             save_dictionary: Keeps table versions in the ledger.
-            reached: Raises TablesAddedError where tables are to be copied at a position before changes follow.
+            reached: Raises TablesAddedError where tables are to be copied at a position before changes follow; returns
+                the next such position, if one is known: a batch ends there.
             until: No batch goes beyond this position.
         """
         self._source = open_source()
@@ -99,12 +100,13 @@ class SourceFeed:
             raise TablesAddedError("tables that could not be copied are tried again")
         part = self._source.next_slice(after, limit, until=self._until, anchor=self._anchor)
         # Only after the cut: the slice is compared with what the source held when it was cut.
-        self._reached(after)
+        next_copy = self._reached(after)
         if part is None:
             return None
-        if limit.until is not None and part.end > limit.until:
-            # Asked to end there itself, a source may not look whether there is more than it has seen.
-            part = part.take(after, limit, limit.until)
+        for end in (limit.until, next_copy):
+            if end is not None and part.end > end:
+                # Asked to end there itself, a source may not look whether there is more than it has seen.
+                part = part.take(after, limit, end)
         # What altered a table is applied alone: everything before it was applied to the table as it was, and what
         # follows meets it as it is then.
         part = part.until_ddl()

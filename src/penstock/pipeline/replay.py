@@ -23,6 +23,9 @@ from penstock.spark.job import SparkChunkJobs
 from penstock.spark.starting import Spark
 from penstock.stream import StoredCopy
 
+_LAST = Scn(2**63 - 1)
+"""A position that all others lie before."""
+
 
 class Replay:
     """Replays copies in their order with the changes: at the position of a copy, and nowhere else.
@@ -45,6 +48,8 @@ class Replay:
         self._is_meant = is_meant
         self._tables: Collection[TableName] = ()
         self._placed: Mapping[TableName, str] = {}
+        # Where copies lie that are to come.
+        self._ahead: Sequence[Scn] = ()
 
     def prepare(
         self,
@@ -66,7 +71,11 @@ class Replay:
         self._tables = {v.table.name for v in versions if not v.is_partition and self._is_meant(v.table.name)}
         due = self._source.copies_at(self._tables, at)
         done, of = ledger.instantiated(), ledger.copied_from()
-        for gone in sorted(of.keys() & self._tables - {name for copy in due for name in copy.tables}):
+        lacking = of.keys() & self._tables - {name for copy in due for name in copy.tables}
+        # A table that another source has copied is there before this one has told of it: from then on it has the copy.
+        to_come = [copy for copy in self._source.copies_at(self._tables, _LAST) if copy.cut.scn > at]
+        self._ahead, ahead = sorted(copy.cut.scn for copy in to_come), _ids(to_come)
+        for gone in sorted(name for name in lacking if ahead.get(name) != of[name]):
             # Rows that are nowhere any more would keep those that they refer to from being deleted.
             ledger.clear(gone, keep_rows=False)
         todo: list[tuple[StoredCopy, list[TableName]]] = []
@@ -84,10 +93,15 @@ class Replay:
         self._placed = _ids(due)
         return self._tables
 
-    def check(self, position: Scn) -> None:
-        """Raise TablesAddedError where other copies stand for the tables at a position than those that are in place."""
+    def check(self, position: Scn) -> Scn | None:
+        """Raise TablesAddedError where other copies stand for the tables at a position than those that are in place.
+
+        Returns:
+            Where the next copy lies, of those that were there at the last `prepare`.
+        """
         if _ids(self._source.copies_at(self._tables, position)) != self._placed:
             raise TablesAddedError("tables have copies here, which take their place before changes follow")
+        return next((at for at in self._ahead if at > position), None)
 
     def _fill(
         self,

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from penstock.apply.ledger import ProcessStatus
 from penstock.database import Emptying, SetupStep
 from penstock.errors import OperatorError
-from penstock.pipeline.connectors import Installable, SourceConnector, TargetConnector
+from penstock.pipeline.connectors import EventSource, Installable, SourceConnector, TargetConnector
+from penstock.pipeline.transformed import untransformed
+from penstock.text import count
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ def plan(source: SourceConnector, target: TargetConnector) -> Resync:
     target.check()
     with closing(target.ledger()) as ledger:
         ledger.refuse_second()
-        return Resync(target.label, ledger.plan_emptying(), _is_misplaced(source))
+        emptying = ledger.plan_emptying()
+        _refuse_without_rows(source, emptying)
+        return Resync(target.label, emptying, _is_misplaced(source))
 
 
 def carry_out(
@@ -60,6 +64,7 @@ def carry_out(
     with closing(target.ledger()) as ledger:
         # Become the one run: no other begins meanwhile, and tasks that an earlier one left can write no more.
         state = ledger.acquire(connection, lanes=1)
+        _refuse_without_rows(source, ledger.plan_emptying())
         makes_set_anew = _is_misplaced(source)
         if isinstance(source, Installable):
             take(source.release(state.history.consumer))
@@ -68,6 +73,22 @@ def carry_out(
         emptied = ledger.empty_and_forget()
         ledger.set_status(ProcessStatus.DISABLED, "`penstock resync --all` has prepared a new first copy")
         return emptied
+
+
+def _refuse_without_rows(source: SourceConnector, emptying: Emptying) -> None:
+    """Have a source that tells of changes alone, as a connector that began without a snapshot, empty no table.
+
+    Raises:
+        OperatorError: What is emptied would not be copied again.
+    """
+    events = untransformed(source)
+    if emptying.tables and isinstance(events, EventSource) and not events.has_snapshot():
+        raise OperatorError(
+            f"there is no row of a snapshot to copy anew: {count(len(emptying.tables), 'table')} would be emptied, and"
+            " get the changes alone that are there",
+            where=source.label,
+            do="have the connector begin with a new snapshot, in topics that are empty or under another prefix",
+        )
 
 
 def _is_misplaced(source: SourceConnector) -> bool:

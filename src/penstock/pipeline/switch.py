@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline.connectors import EventSource, PipelineEnds, PlainDatabase, TargetLedger
 from penstock.pipeline.transformed import untransformed
 from penstock.position import Scn
-from penstock.text import count
+from penstock.text import are, count
 
 _WHICH = "switch from capture.source trigger_queue to debezium"
 
@@ -52,8 +52,8 @@ def switch(
         wait_s: How long the new source may take to tell of a transaction.
 
     Raises:
-        OperatorError: One of the two cannot be switched, the error queue holds transactions, a run is alive, the new
-            source's events cannot be read with certainty, or it does not have all that follows.
+        OperatorError: One of the two cannot be switched, the error queue holds transactions, a table is not copied, a
+            run is alive, the new source's events cannot be read with certainty, or it does not have all that follows.
     """
     _refuse_other(before, after)
     leaves, takes = untransformed(before.source), untransformed(after.source)
@@ -85,7 +85,10 @@ def switch(
         if state.high_watermark > state.low_watermark:
             what = "another run has begun to apply meanwhile, and was broken off"
             raise OperatorError(what, where=before.target.label, do="switch again, and let nothing else run")
-        taken = takes.take_over(leaves.hand_over(state.low_watermark, first), wait_s=wait_s)
+        left = leaves.hand_over(state.low_watermark, first)
+        # Not earlier: a table may have been made while the last run was at work.
+        _refuse_uncopied(before, after, progress.left_out)
+        taken = takes.take_over(left, wait_s=wait_s)
         ledger.switch(after.config.capture.name, taken)
         ledger.set_status(ProcessStatus.DISABLED, "switched to another source")
         return Switched(progress, taken.joined.position, _untold(after, ledger))
@@ -113,6 +116,25 @@ def _refuse_errors(ledger: TargetLedger, before: PipelineEnds) -> None:
             f"the error queue holds {count(errors, 'transaction')}, whose order is that of the former source",
             where=before.target.label,
             do="`penstock errors retry --all` or `penstock errors delete --all` first",
+        )
+
+
+def _refuse_uncopied(before: PipelineEnds, after: PipelineEnds, left_out: Collection[str]) -> None:
+    """Have every table copied that the new source tells of: it tells of changes alone, as if tables began empty."""
+    missing = set(left_out)
+    if (installed := before.installed) is not None:
+        made = {one.table for one in installed.not_captured(after.config.capture.tables) if one.awaits_setup}
+        if before.config.handlers.ddl is not None:
+            # It may have said that it does not want them.
+            made -= {one.table for one in installed.not_captured(before.config.capture.tables)}
+        missing |= set(map(str, made))
+    if missing:
+        raise OperatorError(
+            f"{', '.join(sorted(missing))} {are(len(missing))} not copied, and the new source tells of changes alone:"
+            " the rows that are there would be missing",
+            where=before.target.label,
+            do="have `penstock setup` and `penstock run` copy them with the former file, whose capture.tables is to"
+            " mean them; or leave them out of capture.tables, or by rules.exclude; then switch again",
         )
 
 

@@ -6,6 +6,7 @@ Their events are counted, and held against their END, in `index`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -137,6 +138,9 @@ class Assembly:
         # Below which offsets rows are applied that no transaction took along.
         self._rows_upto: dict[int, int] = {}
         self._is_told_of_rows = False
+        # Since when partitions hold what cannot be read, and those that were told of.
+        self._held_at = math.inf
+        self._told_held: set[Partition] = set()
         self.quiet_looks = 0
 
     def note_topics(self, extents: Mapping[Partition, Extent]) -> None:
@@ -283,6 +287,7 @@ class Assembly:
         # What is known to lie in a partition may be of any transaction, however long nothing has come of it.
         behind = self.partitions.behind()
         is_quiet = not has_heard and (self._log.ends or (not behind and silent_s >= self._layout.settle_s))
+        self._tell_of_held(now)
         if self.has_ends is False:
             self.index.complete_before(self._complete_before(now, behind, is_quiet=is_quiet))
         for txn in self.index.release():
@@ -343,6 +348,22 @@ class Assembly:
             what = f"{count(number, 'row')} of a snapshot wait{'s' * (number == 1)} for the next transaction"
             said = f"{what}, as no position lies before it"
             tell(Event.NOTE, f"{said}: {self._log.label}", level=logging.WARNING)
+
+    def _tell_of_held(self, now: float) -> None:
+        """Say what is waited for where a Kafka transaction stays open: any transaction may have a part in it."""
+        held = self.partitions.held
+        self._held_at = min(self._held_at, now) if held else math.inf
+        if self.has_ends or now - self._held_at < self._layout.settle_s:
+            return
+        for partition in sorted(held.keys() - self._told_held):
+            self._told_held.add(partition)
+            what = "a Kafka transaction is open, whose records cannot be read before it ends, and are waited for"
+            tell(Event.NOTE, f"{what}: {self._log.label}, {partition}", level=logging.WARNING)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether any change was seen."""
+        return bool(self._streamed)
 
     @property
     def without_end(self) -> int:

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from penstock.change import TableName
 from penstock.database import DatabasePlan
 from penstock.errors import ConfigError, OperatorError
+from penstock.formats.debezium.envelope import ChangeLocation
 from penstock.history import CaptureOrigin, Joined
 from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.source_switch import SwitchPosition, SwitchSource
 from penstock.sources.debezium.copy import SnapshotRows
 from penstock.sources.debezium.history import Proof
-from penstock.sources.debezium.log import LogLayout, RecordLog, names_of
+from penstock.sources.debezium.log import Extent, LogLayout, Partition, RecordLog, names_of
 from penstock.sources.debezium.scan import InTasks
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.switch_point import find_point, first_needed
@@ -28,6 +30,9 @@ from penstock.stream import StoredCopy
 from penstock.text import are, count
 
 _MOST_NAMED = 10
+
+_LOOKED_AT = 1_000
+"""So many records at the beginning of a partition are looked at for the first one of a table: others are of none."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,22 @@ class DebeziumConnector:
         """What a process is said to follow that follows these topics."""
         with closing(self.open_source()) as source:
             return source.origin
+
+    def has_snapshot(self) -> bool:
+        """Whether events of any table begin with a row of a snapshot; see `pipeline.connectors.EventSource`."""
+        return any(
+            self._begins_with_row(partition, extent)
+            for partition, extent in self._log.extents().items()
+            if partition.topic != self._layout.transactions
+        )
+
+    def _begins_with_row(self, partition: Partition, extent: Extent) -> bool:
+        most = None if self._log.ends else _LOOKED_AT
+        for record in islice(self._log.read(partition, extent.first, extent.end), most):
+            found = self._tables.look(record)
+            if isinstance(found, ChangeLocation) and self._tables.is_meant(str(found.table)):
+                return found.is_snapshot
+        return False
 
     def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
         """Find the point where another reader of the same database was left; see `pipeline.connectors.EventSource`."""

@@ -109,13 +109,9 @@ class KafkaLog:
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-        def offsets(parts: Sequence[TopicPartition], spec: Any) -> Mapping[TopicPartition, int]:
+        def offsets(parts: Sequence[TopicPartition], spec: Any, seen: IsolationLevel) -> Mapping[TopicPartition, int]:
             def ask(client: AdminClient, wait_s: float) -> Mapping[TopicPartition, int]:
-                found = client.list_offsets(
-                    dict.fromkeys(parts, spec),
-                    isolation_level=IsolationLevel.READ_COMMITTED,
-                    request_timeout=wait_s,
-                )
+                found = client.list_offsets(dict.fromkeys(parts, spec), isolation_level=seen, request_timeout=wait_s)
                 return {part: result.result().offset for part, result in found.items()}
 
             return self._admin.patiently(ask)
@@ -130,9 +126,12 @@ class KafkaLog:
             ]
             if not parts:
                 return {}
-            first = offsets(parts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-            end = offsets(parts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
+            committed, everything = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+            first = offsets(parts, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
+            # Before the end: a Kafka transaction that ends in between is none that is waited for.
+            written = offsets(parts, OffsetSpec.latest(), everything)  # type: ignore[no-untyped-call]
+            end = offsets(parts, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
+        return {Partition(p.topic, p.partition): Extent(first[p], end[p], written[p]) for p in parts}
 
     def others(self) -> Sequence[str]:
         """Return the names of topics that no pattern means."""

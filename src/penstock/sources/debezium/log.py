@@ -54,10 +54,15 @@ class LogLayout:
 
 @dataclass(frozen=True)
 class Extent:
-    """What a partition holds: offsets from `first` on, all below `end`; some of them may not exist."""
+    """What a partition holds: offsets from `first` on, all below `end`; some of them may not exist.
+
+    Attributes:
+        written: What lies from `end` up to here is written, and cannot be read yet: a Kafka transaction is open.
+    """
 
     first: int
     end: int
+    written: int = 0
 
 
 class RecordFollower(Protocol):

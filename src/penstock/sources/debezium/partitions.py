@@ -20,6 +20,7 @@ class Partitions:
         read: By number, the offset below which everything was read.
         came_at: By number, when something came last, in seconds of `time.monotonic`.
         ends: Where partitions ended when that was last asked for.
+        held: Those that held more then, which could not be read, and up to where.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Partitions:
         self.read: dict[int, int] = {}
         self.came_at: dict[int, float] = {}
         self.ends: Mapping[Partition, int] = {}
+        self.held: Mapping[Partition, int] = {}
 
     def add(self, begin: Mapping[Partition, int]) -> None:
         """Add partitions, each of which is read from an offset on."""
@@ -40,6 +42,7 @@ class Partitions:
     def note_ends(self, extents: Mapping[Partition, Extent]) -> None:
         """Note where partitions end now."""
         self.ends = {partition: extent.end for partition, extent in extents.items()}
+        self.held = {partition: extent.written for partition, extent in extents.items() if extent.written > extent.end}
 
     def move_on(self, positions: Mapping[Partition, int], now: float) -> None:
         """Note how far partitions were read."""
@@ -58,7 +61,11 @@ class Partitions:
 
     def behind(self) -> set[int]:
         """Return the numbers of partitions that are known to hold more than was read."""
-        return {n for partition, n in self.numbers.items() if self.read[n] < self.ends.get(partition, 0)}
+        return {
+            n
+            for partition, n in self.numbers.items()
+            if self.read[n] < max(self.ends.get(partition, 0), self.held.get(partition, 0))
+        }
 
     def ahead(self, extents: Mapping[Partition, Extent]) -> Mapping[Partition, int]:
         """Return how many offsets of each partition were not read yet; those that were not added are left out."""

@@ -169,6 +169,9 @@ class Tracker:
             if self._log.ends and copy.lacks_first:
                 said = "no row of the connector's first snapshot is marked as its first: files with its first rows are"
                 tell(Event.NOTE, f"{said} missing, and the copy lacks these: {self._log.label}", level=WARNING)
+            if not any(copy.runs.values()) and self._read.has_changes:
+                said = "the connector has sent no row of a first snapshot (snapshot.mode): tables begin empty here, and"
+                tell(Event.NOTE, f"{said} rows that are not changed are not told: {self._log.label}", level=WARNING)
             copy.read = positions = self._read.partitions.offsets()
         # The next run, too, is to know which rows the copy has; ledgers of earlier versions do not say.
         with closing(self._log.offsets(self.consumer)) as offsets:

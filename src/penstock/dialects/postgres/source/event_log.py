@@ -17,7 +17,7 @@ from penstock.dialects.postgres.catalog import catalog_names, list_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.source.event_log_columns import BoundColumns, bind
+from penstock.dialects.postgres.source.event_log_columns import BoundColumns, bind, doubts_of_order
 from penstock.dialects.postgres.source.event_log_post_poll import run_statements
 from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction, RowDigests, journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
@@ -68,6 +68,7 @@ class PostgresEventLog(EventLog):
         self._connection: Connection | None = None
         self._bound: BoundColumns | None = None
         self._digests = RowDigests()
+        self._told: set[str] = set()
 
     @property
     def label(self) -> str:
@@ -80,7 +81,8 @@ class PostgresEventLog(EventLog):
         return self._settings
 
     def refuse_unfit(self) -> None:
-        """Make sure that the log can be read, and its rows written; rows that cannot be are told.
+        """Make sure that the log can be read, and its rows written; rows that cannot be are told, and so is what may
+        have others read out of order.
 
         Raises:
             OperatorError: The log, a column of it, or a right to it is missing.
@@ -88,6 +90,12 @@ class PostgresEventLog(EventLog):
         self._bound = None
         with self.transaction(is_alone=False) as transaction:
             lost = transaction.count_lost()
+            connection = self._open()
+            doubts = list(doubts_of_order(connection, self._settings, self._binding(connection)))
+        for doubt in doubts:
+            if doubt not in self._told:
+                self._told.add(doubt)
+                tell(Event.NOTE, f"{doubt} ({self.label})", level=logging.WARNING)
         if lost:
             what = f"{count(lost, 'row')} of the event log cannot be read, as record_id is no whole number"
             text = f"{what} of 64 bits there: give them another one ({self.label})"

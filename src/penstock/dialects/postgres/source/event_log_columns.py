@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,28 @@ FROM (SELECT) one LEFT JOIN (
 ) s (name) ON true
 """
 """Whether rows can be inserted into a log, and what numbers them: a sequence, or a trigger before the insert."""
+
+_NUMBERED_BY = """
+SELECT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle
+FROM pg_attribute a LEFT JOIN pg_attrdef f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
+JOIN pg_depend d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
+  OR (d.refclassid, d.refobjid, d.refobjsubid, d.classid, d.deptype)
+    = ('pg_class'::regclass, a.attrelid, a.attnum, 'pg_class'::regclass, 'i')
+JOIN pg_sequence s ON s.seqrelid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid END
+WHERE a.attrelid = %(table)s::regclass AND format('"%%s"', replace(a.attname, '"', '""')) = %(column)s
+"""
+"""Finds the sequences that number the rows of a log where an insert does not."""
+
+_DEFAULT = """
+SELECT pg_get_expr(f.adbin, f.adrelid)
+FROM pg_attribute a JOIN pg_attrdef f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
+WHERE a.attrelid = %(table)s::regclass AND format('"%%s"', replace(a.attname, '"', '""')) = %(column)s
+"""
+
+_BEGINNING = re.compile(
+    r"\b((now|transaction_timestamp|statement_timestamp)\(\)|(CURRENT|LOCAL)_?(DATE|TIMESTAMP|TIME)\b)", re.IGNORECASE
+)
+"""Finds what in an expression says when a transaction, or a statement, began."""
 
 _ONE_CHARACTER = 5
 """What the catalogue says of a type of one character at most."""
@@ -185,6 +208,40 @@ def faults_of_triggers(
     if sequence is not None and not may_count:
         do = f"GRANT USAGE ON SEQUENCE {sequence} TO {quote(user)}"
         yield OperatorError("triggers of setup may not number rows of the event log", where=where, do=do)
+
+
+def doubts_of_order(connection: Connection, settings: EventLogSettings, columns: BoundColumns) -> Iterator[str]:
+    """Say why rows may not be read in the order in which they were written, as far as the catalogue shows it."""
+    table = quote(settings.table.schema, settings.table.name)
+    may = "so of two changes of one object the later one may be read first"
+    numbered = connection.execute(_NUMBERED_BY, {"table": table, "column": columns["record_id"]}).fetchall()
+    for sequence, cache, increment, cycles in numbered:
+        if cache > 1:
+            yield (
+                f"record_id is numbered by sequence {sequence}, of which each session takes {cache} numbers at a time:"
+                f" rows are read in the order of their numbers, {may}. ALTER SEQUENCE {sequence} CACHE 1, and have"
+                " sessions connect anew"
+            )
+        if increment < 0:
+            yield (
+                f"record_id is numbered by sequence {sequence}, which counts down: rows are read in the order of their"
+                f" numbers, {may}. ALTER SEQUENCE {sequence} INCREMENT 1, from a number above all that there are"
+            )
+        if cycles:
+            yield (
+                f"record_id is numbered by sequence {sequence}, which begins again at its end: rows are read in the"
+                f" order of their numbers, {may}. ALTER SEQUENCE {sequence} NO CYCLE"
+            )
+    if settings.future_events:
+        time = columns["event_time"]
+        for (default,) in connection.execute(_DEFAULT, {"table": table, "column": time}).fetchall():
+            if (found := _BEGINNING.search(default)) is not None:
+                zone = "" if columns.types["event_time"] == "timestamp with time zone" else " AT TIME ZONE 'UTC'"
+                yield (
+                    f"event_time is {found[0]} by default, when a transaction or statement began, and not when it wrote"
+                    f" the row: with future_events rows are read in that order, {may}."
+                    f" ALTER TABLE {table} ALTER COLUMN {time} SET DEFAULT clock_timestamp(){zone}"
+                )
 
 
 def _refuse_rights(connection: Connection, settings: EventLogSettings, where: str) -> None:

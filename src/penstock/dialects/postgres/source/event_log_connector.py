@@ -23,6 +23,7 @@ from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log_columns import (
     BoundColumns,
     bind,
+    doubts_of_order,
     faults_of_triggers,
     has_log,
     made_columns,
@@ -109,6 +110,7 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
             if has_log(connection, self._settings):
                 try:
                     columns = bind(connection, self._settings, where=self.label)
+                    plan.notes += doubts_of_order(connection, self._settings, columns)
                     if self._triggers:
                         plan.faults += faults_of_triggers(connection, self._settings, columns, where=self.label)
                 except OperatorError as exc:
