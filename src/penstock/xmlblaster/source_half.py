@@ -131,7 +131,6 @@ class SourceHalf:
                     self._draft.leave(file.name, prefix + rest, "it does not name a table, as [schema.]table")
                     continue
                 found.append(table)
-                self._draft.count(file.name, table.key)
                 for part in table.unknown:
                     self._draft.leave(file.name, table.key, f"a part of its value, {part!r}")
         if any(table.key.startswith("tables.") for table in found):
@@ -151,14 +150,18 @@ class SourceHalf:
                 f"{key} has a catalog that is not the database of db.url; the table is taken from that one"
             )
         if not table.actions:
-            draft.checks.append(
-                f"{key} has no actions, so it was sent with an initial update only, and is not captured; copy it by"
-                " other means, or give it actions"
-            )
+            why = "it has no actions, so it was sent with an initial update only, and is not captured"
+            draft.remark(self._file.name, key, why)
+            draft.checks.append(f"{key}: {why}; copy it by other means, or give it actions")
             return
+        draft.count(self._file.name, key)
         self.tables.append((schema, name))
         if len(table.actions) < len(OPERATIONS):
             self.operations[schema, name] = [OPERATIONS[letter] for letter in table.actions]
+            draft.checks.append(
+                f"{key} has actions={table.actions} only: setup --adopt and verify --repair make the"
+                " target's rows those of the source, and delete what the source has deleted"
+            )
 
     def _write_documented(self) -> None:
         path = ("capture", "documented")

@@ -67,7 +67,8 @@ class TargetHalf:
     def apply(self, source: SourceHalf | None) -> None:
         """Write the part `apply`."""
         draft, file = self._draft, self._file
-        draft.set(("apply", "connection"), "target")
+        comment = "triggers of the target do not fire for what is applied, unless apply.tables.<table>.triggers says so"
+        draft.set(("apply", "connection"), "target", comment)
         self._writer_class()
         self._ddl(source)
         properties = file.take_below("replication.searchable.")
@@ -85,10 +86,12 @@ class TargetHalf:
                 ("apply", "tables"),
                 "replication.searchable.*; the original changed every row that it found, and Penstock only equal rows",
             )
-        if file.take_flag("replication.nirvanaClient"):
-            self._check(
-                "replication.nirvanaClient", "this DbWriter discards what it reads, and the pipeline applies it"
-            )
+        key = "replication.nirvanaClient"
+        discards = file.take_flag(key)
+        if discards:
+            self._check(key, "this DbWriter discards what it reads, and the pipeline applies it")
+        elif discards is not None:
+            draft.remark(file.name, key, "changes are applied")
 
     def _report_refused(self) -> None:
         for key, why in self._names.refused.items():
