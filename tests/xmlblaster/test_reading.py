@@ -22,6 +22,8 @@ from penstock.xmlblaster.tables import cleaned_prefix
         pytest.param("a=1\\\n\nb=2", {"a": "1", "b": "2"}, id="continued by an empty line"),
         pytest.param("a=c:\\\\temp\\\\\nb=2", {"a": "c:\\temp\\", "b": "2"}, id="an even number of backslashes ends"),
         pytest.param("a=1\\", {"a": "1"}, id="a backslash at the end of the file"),
+        pytest.param("a=1\n\\", {"a": "1", "": ""}, id="only a backslash at the end of the file"),
+        pytest.param("\\\n# c\\\nb=2\n\\\n  \n", {"b": "2"}, id="only a backslash, and a comment"),
         pytest.param("a\\ b\\:c\\=d=1", {"a b:c=d": "1"}, id="separators inside a key"),
         pytest.param("a=\\t\\n\\q\\#", {"a": "\t\nq#"}, id="escapes"),
         pytest.param("a=M\\u00fcller\\uD83D\\uDE00", {"a": "Müller😀"}, id="unicode"),

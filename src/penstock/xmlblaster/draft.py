@@ -61,7 +61,7 @@ class Draft:
 
     def leave(self, file: str, key: str, why: str = "") -> None:
         """Report a key that is not understood; `why` names the part of it that is not."""
-        self.unknown.setdefault(file, []).append(f"{key}: {why}" if why else key)
+        self.unknown.setdefault(file, []).append(f"{key}: {why}" if why else key or "(an empty key)")
 
     def text(self, heading: str) -> str:
         """The file, which ends with a line break."""

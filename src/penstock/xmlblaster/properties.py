@@ -72,24 +72,28 @@ def _decoded(content: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each logical line that is neither empty nor a comment, with the number of the line that it begins in."""
-    logical: str | None = None
-    begin = 0
-    for number, natural in enumerate(_END_OF_LINE.split(text), start=1):
+    """Each logical line that is neither empty nor a comment, with the number of the line that it begins in.
+
+    As in Java, a line that has only a backslash begins nothing: a comment may follow. At the end of the file it is a
+    logical line without a character, which means an empty key.
+    """
+    logical, begin, goes_on = "", 0, False
+    lines = _END_OF_LINE.split(text)
+    for number, natural in enumerate(lines, start=1):
         line = natural.lstrip(_WHITE_SPACE)
-        if logical is None:
-            if not line or line[0] in "#!":
+        if goes_on and number == len(lines) and not natural:
+            break
+        if not logical:
+            begin, goes_on = number, False
+            if line[:1] in ("#", "!"):
                 continue
-            logical, begin = "", number
         backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            logical += line[:-1]
-            continue
-        logical += line
-        if logical:
+        goes_on = backslashes % 2 == 1
+        logical += line[:-1] if goes_on else line
+        if logical and not goes_on:
             yield begin, logical
-        logical = None
-    if logical:
+            logical = ""
+    if goes_on:
         yield begin, logical
 
 
