@@ -154,6 +154,13 @@ def test_a_line_break_in_a_key_ends_no_comment_and_begins_no_setting() -> None:
     assert text.count("\nname:") == 1
 
 
+@pytest.mark.parametrize("name", ["a\\nname\\: evil", "a'b", 'a"b', "a\\: b", "a,b]", "\\u0007", "#a", "*a"])
+def test_any_name_is_read_back_as_it_was(name: str) -> None:
+    key = name.replace(" ", "\\ ")
+    draft = draft_of(watcher(f"table.s.{key}=actions=I"), writer(f"replication.searchable.t={name}"))
+    assert read(draft.text("heading")) == draft.settings
+
+
 def test_a_secret_that_another_property_refers_to_stays_a_reference() -> None:
     draft = draft_of(watcher("db.password=s3cret", "table.${db.password}.t=", "mom.topicName=${db.password}"))
     assert "s3cret" not in draft.text("heading")

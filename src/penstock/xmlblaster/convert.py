@@ -55,9 +55,8 @@ def convert(files: Sequence[OldFile], options: Options) -> Draft:
 def _halves(files: Sequence[OldFile]) -> tuple[OldFile | None, OldFile | None]:
     """The file of the DbWatcher and that of the DbWriter; of two, one that does not tell is the other's."""
     halves = [file.half for file in files]
-    if len(files) == 2 and None in halves and halves.count(None) == 1:
-        known = next(half for half in halves if half is not None)
-        other = Half.WRITER if known is Half.WATCHER else Half.WATCHER
+    if len(files) == 2 and halves.count(None) == 1:
+        other = Half.WRITER if Half.WATCHER in halves else Half.WATCHER
         halves = [half or other for half in halves]
     for file, half in zip(files, halves, strict=True):
         if half is None:
@@ -108,7 +107,9 @@ def _rules(draft: Draft, source: SourceHalf | None, target: TargetHalf | None) -
     if source is not None and (resources := source.excluded()):
         comment = "table.<schema>.* means the DbResources as well, if they lie in the schema"
         draft.set(("rules", "exclude"), resources, comment)
-    rules = source.rules() if target is None and source is not None else target.rules() if target is not None else {}
+    # The DbWriter's rules contain what the DbWatcher says of operations.
+    half = target or source
+    rules = {} if half is None else half.rules()
     if not rules:
         return
     if source is not None and source.operations:

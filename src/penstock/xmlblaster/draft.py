@@ -117,5 +117,11 @@ def _marked(lines: list[str]) -> Iterator[tuple[bool, str]]:
 
 def _scalar(value: object) -> str:
     """A name, a value or a short list on one line, quoted where YAML would read it differently."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return text.removesuffix("...\n").rstrip("\n")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
+    # Only between double quotes a line break does not begin a line.
+    style = '"' if isinstance(value, str) and not value.isprintable() else None
+    listed: str = yaml.safe_dump(
+        [value], default_flow_style=True, default_style=style, allow_unicode=True, width=float("inf")
+    )
+    return listed.strip()[1:-1]
