@@ -148,6 +148,22 @@ def test_without_a_url_or_a_prefix_the_file_says_what_to_set() -> None:
     assert "s3cret" not in draft.text("heading")
 
 
+def test_a_property_of_the_other_side_is_known_and_has_no_effect() -> None:
+    draft = draft_of(watcher("replication.creates=false"), writer("replication.blockLoop=true", "replication.prefix="))
+
+    assert draft.unknown == {}
+    assert draft.settings["apply"]["ddl"] == "apply"
+    assert "changes_of" not in draft.settings["capture"]
+    assert draft.remarks["2.properties"]["replication.blockLoop"].endswith("(a property of a DbWatcher)")
+    assert draft.settings["name"] == "repl"
+
+
+def test_of_two_prefixes_the_watcher_s_is_used_and_the_other_is_named() -> None:
+    draft = draft_of(writer("replication.prefix=B_"), watcher("replication.prefix=a_"))
+    assert draft.settings["name"] == "a"
+    assert any("replication.prefix differs" in check for check in draft.checks)
+
+
 def test_a_line_break_in_a_key_ends_no_comment_and_begins_no_setting() -> None:
     text = draft_of(watcher("a\\nname\\:\\ evil=1", "replication.prefix=X\\nname: evil")).text("heading")
     assert read(text)["name"] == "x_name__evil"

@@ -87,12 +87,17 @@ def _check_options(options: Options, watcher: OldFile | None, writer: OldFile | 
 
 def _name(draft: Draft, watcher: OldFile | None, writer: OldFile | None) -> str:
     """Write the pipeline's name, which comes from the prefix of the replication; return the prefix."""
-    given = None
+    found: dict[str, str] = {}
     for file in (watcher, writer):
-        found = None if file is None else file.take("replication.prefix")
-        if file is not None and found:
-            draft.count(file.name, "replication.prefix")
-            given = given or found
+        prefix = None if file is None else file.take("replication.prefix")
+        if file is None or prefix is None:
+            continue
+        draft.count(file.name, "replication.prefix")
+        if prefix:
+            found[file.name] = prefix
+    if len(set(found.values())) > 1:
+        draft.checks.append(f"replication.prefix differs in {' and '.join(found)}; that of the first is used")
+    given = next(iter(found.values()), None)
     prefix = cleaned_prefix(given or DEFAULT_PREFIX)
     letters = "".join(char if char.isascii() and char.isalnum() else "_" for char in prefix.lower()).strip("_")
     name = letters if letters[:1].isalpha() else f"repl_{letters}".rstrip("_")

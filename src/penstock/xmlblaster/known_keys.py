@@ -1,6 +1,6 @@
 """Properties that have no counterpart in a pipeline file: why, and what to do instead.
 
-`convert.py` takes the keys that have one before it asks here. docs/from-xmlblaster.md lists all of them.
+`convert.py` takes the keys that have one before it asks here; some of those are here for files of the other side. docs/from-xmlblaster.md lists all of them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _ONE_TRANSACTION = "a transaction is never split or merged; a run finds the size
 _NO_CLASS = "the class is chosen by the kind of source, format or target"
 _NO_POOL = "a run opens the sessions that it needs; apply.parallelism says how many write at once"
 _NO_MONITOR = "`penstock status` shows each pipeline, and `penstock status --check` tells a monitor"
+_DDL = "apply.ddl says what becomes of DDL"
 _ORACLE = "only Oracle's resources read it"
 _OWN_CODE = "write it anew as a handler or a rule: docs/handlers.md, docs/transformations.md"
 
@@ -110,6 +111,9 @@ KNOWN_KEYS: tuple[KnownKey, ...] = (
         _SOURCE,
         "a change that cannot be captured leaves a gap, which is in the error queue with its reason",
     ),
+    KnownKey("replication.createDropAlterDetection", _SOURCE, _DDL),
+    KnownKey("replication.sendInitialTableContent", _SOURCE, "the first run copies each table from a snapshot"),
+    KnownKey("replication.blockLoop", _SOURCE, "capture.changes_of says whose changes are captured"),
     KnownKey("replication.oracle.*", _SOURCE, _ORACLE),
     KnownKey("replication.plsql.debug", _SOURCE, _ORACLE),
     KnownKey("dbWriter.caseSensitive", _SINK, "names are those of the catalogue, and are quoted"),
@@ -162,6 +166,10 @@ KNOWN_KEYS: tuple[KnownKey, ...] = (
     KnownKey("replication.prioDeliveryOnInitial", None, "the first copy and changes have no priorities"),
     KnownKey("replication.countSingleMsg", None, _NO_MONITOR),
     KnownKey("replication.monitor.*", None, _NO_MONITOR),
+    KnownKey("replication.creates", _SINK, _DDL),
+    KnownKey("replication.drops", _SINK, _DDL),
+    KnownKey("replication.alters", _SINK, _DDL),
+    KnownKey("replication.nirvanaClient", _SINK, "changes are applied"),
     KnownKey("replication.debugFile", _SINK, "the log of `penstock run` says what is done, without row values"),
 )
 
