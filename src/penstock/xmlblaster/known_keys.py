@@ -1,6 +1,7 @@
 """Properties that have no counterpart in a pipeline file: why, and what to do instead.
 
-`convert.py` takes the keys that have one before it asks here; some of those are here for files of the other side. docs/from-xmlblaster.md lists all of them.
+`convert.py` takes the keys that have one before it asks here; some of those are here for files of the other side.
+docs/from-xmlblaster.md lists all of them.
 """
 
 from __future__ import annotations
