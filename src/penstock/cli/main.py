@@ -25,6 +25,7 @@ from penstock.cli import (
     decode,
     demo,
     errors,
+    import_xmlblaster,
     plan,
     resync,
     run,
@@ -72,6 +73,7 @@ app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)
 app.add_typer(decode.app, name="decode")
 app.command("db2-collect")(db2_collect.db2_collect)
+app.command("import-xmlblaster")(import_xmlblaster.import_xmlblaster)
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
 app.command("switch")(switch.switch)

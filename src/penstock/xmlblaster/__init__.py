@@ -1,0 +1,1 @@
+"""Properties files of xmlBlaster's replication, turned into pipeline files."""
