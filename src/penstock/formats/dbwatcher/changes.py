@@ -23,6 +23,7 @@ from penstock.formats.dbwatcher.message import (
     Message,
     Row,
 )
+from penstock.formats.dbwatcher.protect import text_of
 from penstock.formats.dbwatcher.values import Reader, UnreadableError, reader_of, untyped_text
 from penstock.schema import TableSchema
 from penstock.text import printable
@@ -153,7 +154,7 @@ class _RowReader:
         self._default_schema = default_schema
         self._first_seq = first_seq
         self._find = find
-        self._tables: dict[TableName, _TableReader] = {}
+        self._tables: dict[tuple[str, str], _TableReader] = {}
 
     def parts(self) -> Sequence[TransactionPart]:
         parts: list[TransactionPart] = []
@@ -203,28 +204,32 @@ class _RowReader:
                 "a row has no action" if action is None else f"the action {_shown(action)} of a row is not known"
             )
         table = self._table(said)
-        image = table.image(row.columns)
         if op is Op.INSERT:
-            return Change(seq, op, table.name, table.version, None, image)
+            return Change(seq, op, table.name, table.version, None, table.image(row.columns))
         if op is Op.DELETE:
-            return Change(seq, op, table.name, table.version, image, None)
+            return Change(seq, op, table.name, table.version, table.image(row.columns), None)
         if row.old is None:
             raise UnreadableError("an UPDATE has no oldContent, so the row cannot be found")
-        old = table.image(row.old)
+        raw, old = row.old, table.image(row.old)
         # A column that the old image lacks was not known before.
-        changed = {name: value for name, value in image.items() if name not in old or old[name] != value}
+        told = table.image(
+            {name: value for name, value in row.columns.items() if name not in raw or raw[name] != value}
+        )
+        # What is written in two ways may be the same value: bytes and their text, 0.5 and .5.
+        changed = {name: value for name, value in told.items() if name not in old or old[name] != value}
         return Change(seq, op, table.name, table.version, old, changed)
 
     def _table(self, said: Mapping[str, str]) -> _TableReader:
         name = said.get("tableName")
         if not name:
             raise MalformedInputError("there is no tableName")
-        # Where a vendor has no schemas, a blank stands for one.
-        schema = said.get("schema", "").strip() or self._default_schema
-        found = TableName(schema, name)
-        if found not in self._tables:
-            self._tables[found] = _TableReader(found, self._find(found))
-        return self._tables[found]
+        schema = said.get("schema", "")
+        table = self._tables.get((schema, name))
+        if table is None:
+            # Where a vendor has no schemas, a blank stands for one.
+            found = TableName(schema.strip() or self._default_schema, name)
+            table = self._tables[schema, name] = _TableReader(found, self._find(found))
+        return table
 
     def _where(self, number: int, said: Mapping[str, str]) -> str:
         key = said.get("replKey", "")
@@ -240,11 +245,22 @@ class _TableReader:
         self.name = name
         self.version = NO_VERSION if schema is None else schema.version
         self._readers: dict[str, Reader] = {}
-        if schema is not None:
-            self._readers = {column.name: reader_of(column.logical) for column in schema.columns}
+        # Columns whose text is canonical text as it comes.
+        self._plain: set[str] = set()
+        for column in schema.columns if schema is not None else ():
+            self._readers[column.name] = reader = reader_of(column.logical)
+            if reader is text_of:
+                self._plain.add(column.name)
 
     def image(self, columns: Columns) -> Image:
-        return {name: None if value is None else self._text(name, value) for name, value in columns.items()}
+        return {
+            name: None
+            if value is None
+            else value
+            if name in self._plain and type(value) is str
+            else self._text(name, value)
+            for name, value in columns.items()
+        }
 
     def _text(self, name: str, value: str | bytes) -> str:
         reader = self._readers.get(name)

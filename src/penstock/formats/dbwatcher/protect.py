@@ -74,7 +74,19 @@ def col2xml(name: str, value: Value) -> str:
 
 def columns2xml(columns: Columns) -> str:
     """Write an image as it stands in ITEMS: its `<col>` elements, with nothing between them."""
-    return "".join([col2xml(name, value) for name, value in columns.items()])
+    return "".join(
+        [
+            # Most values are printable and need no protection, and are written without a call.
+            f"{_head(name)}>{value}</col>"
+            if type(value) is str
+            and value.isprintable()
+            and "<" not in value
+            and "&" not in value
+            and "]]>" not in value
+            else col2xml(name, value)
+            for name, value in columns.items()
+        ]
+    )
 
 
 def bytes_of(text: str) -> bytes:

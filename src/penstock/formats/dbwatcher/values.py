@@ -114,6 +114,8 @@ _BOOLEANS = {
 
 
 def _read_boolean(value: str | bytes) -> str:
+    if value in ("true", "false"):
+        return str(value)
     found = _BOOLEANS.get(text_of(value).strip().lower())
     if found is None:
         raise UnreadableError("is no boolean")
