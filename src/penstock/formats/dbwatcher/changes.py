@@ -23,7 +23,6 @@ from penstock.formats.dbwatcher.message import (
     Message,
     Row,
 )
-from penstock.formats.dbwatcher.protect import text_of
 from penstock.formats.dbwatcher.values import Reader, UnreadableError, reader_of, untyped_text
 from penstock.schema import TableSchema
 from penstock.text import printable
@@ -244,32 +243,20 @@ class _TableReader:
     def __init__(self, name: TableName, schema: TableSchema | None) -> None:
         self.name = name
         self.version = NO_VERSION if schema is None else schema.version
-        self._readers: dict[str, Reader] = {}
-        # Columns whose text is canonical text as it comes.
-        self._plain: set[str] = set()
-        for column in schema.columns if schema is not None else ():
-            self._readers[column.name] = reader = reader_of(column.logical)
-            if reader is text_of:
-                self._plain.add(column.name)
+        columns = schema.columns if schema is not None else ()
+        self._readers: Mapping[str, Reader] = {column.name: reader_of(column.logical) for column in columns}
 
     def image(self, columns: Columns) -> Image:
-        return {
-            name: None
-            if value is None
-            else value
-            if name in self._plain and type(value) is str
-            else self._text(name, value)
-            for name, value in columns.items()
-        }
+        readers = self._readers
+        try:
+            return {name: None if value is None else readers[name](value) for name, value in columns.items()}
+        except (KeyError, UnreadableError, MalformedInputError):
+            return {name: None if value is None else self._text(name, value) for name, value in columns.items()}
 
     def _text(self, name: str, value: str | bytes) -> str:
-        reader = self._readers.get(name)
-        if reader is None:
-            text = untyped_text(value)
-            assert text is not None
-            return text
+        """Return canonical text, of a column without definition, too; an error names the column."""
         try:
-            return reader(value)
+            return self._readers.get(name, untyped_text)(value)
         except UnreadableError as exc:
             raise UnreadableError(f"the value of column {_shown(name)} {exc}") from None
         except MalformedInputError as exc:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from penstock.formats.dbwatcher.message import Attribute, Columns, Command, Head, Message, Row, Value
 from penstock.formats.dbwatcher.parser import COLUMN, RefusedError, packed_bytes
@@ -23,15 +24,31 @@ _END_OF_ROW = "   </row>\n"
 _FIRST_ATTRIBUTE = "\n     <attr name='"
 _LAST_ATTRIBUTE = "</attr>\n"
 _NEXT_ATTRIBUTE = "</attr>\n     <attr name='"
+_REPL_KEY = f"{Attribute.REPL_KEY.value}'>"
 _OLD_CONTENT = f"{Attribute.OLD_CONTENT.value}' encoding='forcePlain'>"
 
-# Carriage returns are allowed, and a parser would read line feeds.
+_TAKEN = "\0"
+"""Stands where an attribute was taken out, and is in no message of this form."""
+
+# XML allows carriage returns, but a parser turns them into line feeds.
 _ODD = bytes(range(9)) + bytes(range(11, 32))
 _NONCHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 
 _HEAD = re.compile(r"([A-Z]+)</command>\n     <ident>([^<>&]*)</ident>\n((?:     <attr name='[^\n]*</attr>\n)*)")
 
+_ESCAPED_COLUMN = re.compile(
+    r'&lt;col name=&quot;([^&<>"\t\r\n]*)&quot;(?:'
+    r"(&gt;| encoding=&quot;base64&quot;&gt;)([^&<>]*)&lt;/col&gt;"
+    r"| (type=&quot;null)&quot;/&gt;"
+    r")|([\s\S]+)"
+)
+"""A column of an old image whose text needs no CDATA; the last group takes everything from the first other thing on."""
+
 _COMMANDS = {command.value: command for command in Command}
+
+
+_Known: TypeAlias = dict[str, dict[str, str]]
+"""Attributes by their XML."""
 
 
 class _UnusualError(Exception):
@@ -49,27 +66,23 @@ def read_usual(body: bytes) -> Message | None:
         rows = rest.removesuffix(_FOOT).split(_END_OF_ROW)
         if not found or not rest.endswith(_FOOT) or rows.pop():
             return None
-        known: dict[str, tuple[str, str]] = {}
-        return Message(_head(head, known), [_row(row, known) for row in rows])
+        known: _Known = {}
+        return Message(_head(head), [_row(row, known) for row in rows])
     except (UnicodeDecodeError, RefusedError, _UnusualError):
         return None
 
 
-def _head(text: str, known: dict[str, tuple[str, str]]) -> Head:
+def _head(text: str) -> Head:
     found = _HEAD.fullmatch(text)
     command = _COMMANDS.get(found[1]) if found is not None else None
     if found is None or command is None:
         raise _UnusualError
-    attributes: dict[str, str] = {}
-    if found[3]:
-        told = found[3].removeprefix(_FIRST_ATTRIBUTE[1:]).removesuffix(_LAST_ATTRIBUTE)
-        for part in told.split(_NEXT_ATTRIBUTE):
-            name, value = known[part] = _attribute(part)
-            attributes[name] = value
-    return Head(command, found[2].strip(), attributes)
+    key, rest = _take(found[3].removeprefix(_FIRST_ATTRIBUTE[1:]).removesuffix(_LAST_ATTRIBUTE), _REPL_KEY)
+    attributes = _attributes(rest)
+    return Head(command, found[2].strip(), attributes if key is None else {**attributes, "replKey": key})
 
 
-def _row(text: str, known: dict[str, tuple[str, str]]) -> Row:
+def _row(text: str, known: _Known) -> Row:
     begin = text.find("'>  ")
     if not text.startswith(_ROW) or not text[len(_ROW) : begin].isdecimal():
         raise _UnusualError
@@ -80,27 +93,53 @@ def _row(text: str, known: dict[str, tuple[str, str]]) -> Row:
         return Row(_columns(text[begin + 4 : -1]), {})
     if not text.endswith(_LAST_ATTRIBUTE):
         raise _UnusualError
-    attributes: dict[str, str] = {}
-    old: Columns | None = None
-    for part in text[end + len(_FIRST_ATTRIBUTE) : -len(_LAST_ATTRIBUTE)].split(_NEXT_ATTRIBUTE):
-        pair = known.get(part)
-        if pair is not None:
-            attributes[pair[0]] = pair[1]
-        elif part.startswith(_OLD_CONTENT):
-            old = _columns(_unescaped(part[len(_OLD_CONTENT) :]))
-        else:
-            # Most of them are the same in each row.
-            name, value = known[part] = _attribute(part)
-            attributes[name] = value
-    return Row(_columns(text[begin + 4 : end]), attributes, old)
+    # The key and the old image are taken out of the attributes: what remains is the same in most rows, and read once.
+    rest = text[end + len(_FIRST_ATTRIBUTE) : -len(_LAST_ATTRIBUTE)]
+    old, rest = _take(rest, _OLD_CONTENT)
+    key, rest = _take(rest, _REPL_KEY)
+    attributes = known.get(rest)
+    if attributes is None:
+        attributes = known[rest] = _attributes(rest)
+    if key is not None:
+        if not key.isalnum():
+            raise _UnusualError
+        attributes = {**attributes, "replKey": key}
+    return Row(_columns(text[begin + 4 : end]), attributes, None if old is None else _old_columns(old))
 
 
-def _attribute(part: str) -> tuple[str, str]:
-    name, found, value = part.partition("'>")
-    is_plain = name.isidentifier() and name != Attribute.OLD_CONTENT
-    if not is_plain or not found or "<" in value or "&" in value or ">" in value:
+def _take(attributes: str, name: str) -> tuple[str | None, str]:
+    """Return the text of an attribute, None where it is not there, and the attributes with a mark in its place."""
+    begin = attributes.find(name)
+    if begin < 0:
+        return None, attributes
+    if begin and not attributes.startswith(_NEXT_ATTRIBUTE, begin - len(_NEXT_ATTRIBUTE)):
         raise _UnusualError
-    return name, value
+    end = attributes.find("<", begin)
+    if end < 0:
+        end = len(attributes)
+    return attributes[begin + len(name) : end], f"{attributes[:begin]}{_TAKEN}{attributes[end:]}"
+
+
+def _attributes(text: str) -> dict[str, str]:
+    found = {}
+    for part in text.split(_NEXT_ATTRIBUTE):
+        if part != _TAKEN:
+            name, end, value = part.partition("'>")
+            is_plain = name.isidentifier() and name not in ("replKey", "oldContent")
+            if not is_plain or not end or "<" in value or "&" in value or ">" in value:
+                raise _UnusualError
+            found[name] = value
+    return found
+
+
+def _old_columns(escaped: str) -> Columns:
+    found = _ESCAPED_COLUMN.findall(escaped)
+    if found and not found[-1][4]:
+        return {
+            name: None if null else text if mark == "&gt;" else packed_bytes(text)
+            for name, mark, text, null, _ in found
+        }
+    return _columns(_unescaped(escaped))
 
 
 def _unescaped(text: str) -> str:
