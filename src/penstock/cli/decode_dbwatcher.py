@@ -27,7 +27,7 @@ def dbwatcher(
     ],
     limit: Annotated[
         int, typer.Option("--limit-mb", min=1, help="The maximum size of a message, in megabytes of XML.")
-    ] = 256,
+    ] = 64,
     # What is printed is JSON in any case.
     json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:

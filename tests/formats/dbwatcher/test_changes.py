@@ -15,7 +15,7 @@ from penstock.formats.dbwatcher.changes import changes_of
 from penstock.formats.dbwatcher.message import Message
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
-from penstock.formats.dbwatcher.values import reader_of, writer_of
+from penstock.formats.dbwatcher.values import UnreadableError, reader_of, writer_of
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
@@ -107,6 +107,24 @@ def test_what_other_watchers_write_is_read(type_: str, value: str | bytes, canon
     assert reader_of(LogicalType.parse(type_))(value) == canonical
 
 
+KINDS = sorted({type_ for type_, *_ in [*VALUES, *READ]})
+ODD = st.text("0123456789-+:.TZ PYMDHSBCEinfty\\x٣\ud800 ", max_size=24) | st.from_regex(
+    r"\A[-+]?[0-9]{1,5000}([-.:T ][0-9]{1,9}){0,6}( ?BC|Z|\+[0-9:]{1,8}| days?)?\Z"
+)
+
+
+@given(st.sampled_from(KINDS), ODD | st.binary(max_size=9))
+def test_any_value_is_read_or_refused_and_what_is_read_is_written_alike(type_: str, value: str | bytes) -> None:
+    logical = LogicalType.parse(type_)
+    try:
+        canonical = reader_of(logical)(value)
+    except (UnreadableError, MalformedInputError):
+        return
+    writer = writer_of(logical)
+
+    assert reader_of(logical)(canonical if writer is None else writer(canonical)) == canonical
+
+
 def insert(**after: str | None) -> Change:
     return Change(0, Op.INSERT, T.name, 1, None, after)
 
@@ -191,6 +209,8 @@ def test_what_cannot_be_told_is_refused_and_never_left_out() -> None:
         (insert(photo=ExternalValue.at("7", 10, is_binary=True)), "not in its image|is not Base64"),
         (insert(name=ExternalValue.at("7", 10, is_binary=False)), "not in its image"),
         (insert(photo="secret!"), "'photo' of table public.t is not Base64"),
+        (update({}, name="secret"), "has no old image"),
+        (Change(0, Op.DELETE, T.name, 1, None, None), "has no old image"),
     ):
         with pytest.raises(OperatorError, match=why) as raised:
             messages([change])
