@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import OperatorError
-from penstock.external_values import ExternalValue
 from penstock.formats.dbwatcher.message import Action, Attribute, Columns, Command, Head, Message, Property, Row, Value
 from penstock.formats.dbwatcher.values import UnreadableError, Writer, writer_of
 from penstock.schema import TableSchema
@@ -230,16 +229,14 @@ class _TableWriter:
     def __init__(self, name: TableName, schema: TableSchema | None, settings: WriterSettings) -> None:
         self._name = name
         self._settings = settings
-        self._writers: dict[str, Writer] = {}
-        for column in schema.columns if schema is not None else ():
-            writer = writer_of(column.logical)
-            if writer is not None:
-                self._writers[column.name] = writer
+        columns = schema.columns if schema is not None else ()
+        writers = [(column.name, writer_of(column.logical)) for column in columns]
+        self._writers: Sequence[tuple[str, Writer]] = [(n, writer) for n, writer in writers if writer is not None]
 
     def attributes(self, action: Action, key: int, txn_id: str) -> Mapping[str, str]:
         said = {
             "schema": self._name.schema,
-            "action": action.value,
+            "action": str(action),
             "replKey": str(key),
             "version": self._settings.version,
             "transaction": txn_id,
@@ -250,18 +247,12 @@ class _TableWriter:
         return said
 
     def image(self, image: Image) -> Columns:
-        return {name: value if value is None else self._value(name, value) for name, value in image.items()}
-
-    def _value(self, name: str, text: str) -> Value:
-        if isinstance(text, ExternalValue):
-            raise OperatorError(
-                f"the value of column {name!r} of table {self._name} is not in its image: it is too large for one",
-                do="leave the column out, or raise the size from which values stay out of images",
-            )
-        writer = self._writers.get(name)
-        if writer is None:
-            return text
-        try:
-            return writer(text)
-        except UnreadableError as exc:
-            raise OperatorError(f"the value of column {name!r} of table {self._name} {exc}") from None
+        found: dict[str, Value] = dict(image)
+        for name, writer in self._writers:
+            text = image.get(name)
+            if text is not None:
+                try:
+                    found[name] = writer(text)
+                except UnreadableError as exc:
+                    raise OperatorError(f"the value of column {name!r} of table {self._name} {exc}") from None
+        return found
