@@ -174,6 +174,8 @@ def _published_to(config: PipelineConfig) -> Sink:
     assert publish is not None
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
+    if publish.form == "dbwatcher":
+        return _published_messages(config, publish)
     assert publish.path is not None
     return _FOLDER_SINKS[publish.form](config.name, _open_folder(publish.path, "publish.path"), publish)
 
@@ -216,6 +218,48 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
     assert isinstance(connection, KafkaConfig)
     cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
     return KafkaSink(cluster, settings, on_bad_value=on_bad_value)
+
+
+def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
+    """A topic of a cluster, or a folder of files, with DbWatcher messages.
+
+    Raises:
+        ConfigError: The libraries that write them are not installed.
+    """
+    try:
+        from penstock.formats.dbwatcher.compression import Compression
+        from penstock.formats.dbwatcher.transactions import WriterSettings
+        from penstock.sinks.dbwatcher.config import PublishedMessagesConfig
+        from penstock.sinks.dbwatcher.encoder import MessageSettings
+        from penstock.sinks.dbwatcher.sink import MessageFileSink, MessageTopicSink
+        from penstock.sinks.events.files import Folder
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.events.put_aside import OnBadValue
+    except ImportError as exc:
+        raise _not_installed(f"publish.format {publish.form}", exc) from exc
+    messages = publish.dbwatcher or PublishedMessagesConfig()
+    settings = MessageSettings(
+        topic=publish.topic or f"{config.name}.dbwatcher",
+        writer=WriterSettings(
+            version=messages.version,
+            db_id=messages.database or _database_name(config),
+            most_rows=messages.max_rows,
+            sends_unchanged=messages.send_unchanged_updates,
+            sends_truncate=messages.send_truncate,
+        ),
+        content_rows=messages.content_rows,
+        compress_bytes=messages.compress_size,
+        compression=Compression(messages.compression),
+    )
+    on_bad_value = OnBadValue(publish.on_bad_value)
+    if publish.path is not None:
+        folder = Folder(_open_folder(publish.path, "publish.path"), config.name)
+        return MessageFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
+    assert publish.connection is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    cluster = Cluster(connection.client_settings, config.name, 1, messages.replication)
+    return MessageTopicSink(cluster, settings, on_bad_value=on_bad_value)
 
 
 def _database_name(config: PipelineConfig) -> str | None:
