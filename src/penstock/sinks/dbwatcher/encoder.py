@@ -29,7 +29,6 @@ from penstock.sinks.events.encoding import (
     NumberedRow,
     RecordFormat,
     Refusal,
-    Row,
     TransactionInfo,
     image_of,
     out_of_order,
@@ -43,6 +42,8 @@ _NUMBER_BITS = 26
 """How many of the lower bits of a REPL_KEY count changes: with these, 64 bits hold 137 billion positions."""
 
 _MOST_CHANGES = (1 << _NUMBER_BITS) - 2
+
+_OPS = {op.value: op for op in Op}
 
 _ROWS_OF_LARGE = 10_000
 """So many rows go into a message of a transaction that is too large to be held in memory, if nothing else is said."""
@@ -90,6 +91,7 @@ class MessageEncoder:
     tables: Dictionary = field(default_factory=Dictionary)
     copied: Mapping[TableName, Scn] = field(default_factory=dict)
 
+    _names: dict[tuple[str, str, int], TableName] = field(default_factory=dict, repr=False, compare=False)
     _writers: dict[int, TransactionWriter] = field(default_factory=dict, repr=False, compare=False)
 
     def of_changes(self, batches: Iterable[pa.RecordBatch], refusal: Refusal) -> Iterator[OutgoingRecord]:
@@ -122,12 +124,15 @@ class MessageEncoder:
         """Yield what is told of one transaction after the other; see `Encoder`."""
 
         def tell(rows: Sequence[NumberedRow]) -> TransactionInfo:
-            records = self._records(rows, refusal)
-            return TransactionInfo(records, sum(not self._is_left_out(row) for _, row in rows) if records else 0)
+            transaction = self._transaction(rows)
+            if transaction is None:
+                return TransactionInfo((), 0)
+            records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
+            return TransactionInfo(records, len(transaction.changes) if records else 0)
 
         def fault(row: NumberedRow) -> UnpublishableError | None:
             try:
-                self._records([row], refusal)
+                tell([row])
             except UnpublishableError as exc:
                 return exc
             return None
@@ -161,11 +166,6 @@ class MessageEncoder:
         """Yield records with their `_MESSAGE_SEQ`."""
         for number, record in enumerate(records, before + 1):
             yield _with_number(record, number)
-
-    def _records(self, rows: Sequence[NumberedRow], refusal: Refusal) -> Sequence[OutgoingRecord]:
-        """The records of changes of one transaction."""
-        transaction = self._transaction(rows)
-        return [] if transaction is None else self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
 
     def _fitting(self, transaction: KeyedTransaction, scn: int, refusal: Refusal) -> Sequence[OutgoingRecord]:
         """The records of a transaction: one, or as many as it takes for the topic to take each.
@@ -206,24 +206,29 @@ class MessageEncoder:
 
     def _transaction(self, rows: Sequence[NumberedRow]) -> KeyedTransaction | None:
         """The changes of rows of one transaction; None where the copies of their tables hold all of them."""
+        scn = rows[0][1][c.COMMIT_SCN]
         changes, keys = list[Change](), list[int]()
         for number, row in rows:
-            if self._is_left_out(row):
+            version, op = row[c.TABLE_VERSION], _OPS[row[c.OP]]
+            name = self._table(row[c.SCHEMA_NAME], row[c.TABLE_NAME], version, op)
+            if scn <= self.copied.get(name, 0):
                 continue
-            name, scn, op = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), row[c.COMMIT_SCN], Op(row[c.OP])
             if op is Op.GAP:
                 raise untold(name, scn)
-            version = row[c.TABLE_VERSION]
-            if op is not Op.DDL:
-                # Without a definition values would be sent as they are, and timestamps not be the receiver's.
-                self.tables.get(name, version)
             changes.append(Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER])))
             keys.append(_repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
 
-    def _is_left_out(self, row: Row) -> bool:
-        """Whether a change is in its table's copy already."""
-        return bool(row[c.COMMIT_SCN] <= self.copied.get(TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), 0))
+    def _table(self, schema: str, table: str, version: int, op: Op) -> TableName:
+        """Return a table's name, and make sure that its definition is known where images are written by it."""
+        found = self._names.get((schema, table, version))
+        if found is None:
+            found = TableName(schema, table)
+            if op is not Op.DDL and op is not Op.GAP:
+                # Without a definition values would be sent as they are, and timestamps not be the receiver's.
+                self.tables.get(found, version)
+                self._names[schema, table, version] = found
+        return found
 
     def _find(self, name: TableName, version: int) -> TableSchema | None:
         try:
