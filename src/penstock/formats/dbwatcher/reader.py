@@ -59,12 +59,11 @@ def read_message(
         if not isinstance(body, bytes):
             body = body.read(limits.bytes + 1)
         body = decompress(body, properties, most_bytes=limits.bytes, name=name)
+    pieces: Iterable[bytes] = (body,) if isinstance(body, bytes) else _pieces(body)
     if not isinstance(body, bytes):
+        # Most files are short; what is read of a longer one stands before its other pieces.
         begin = body.read(min(MOST_BYTES, limits.bytes) + 1)
-        pieces = chain([begin], _pieces(body))
-        body = begin
-    else:
-        pieces = iter([body])
+        body, pieces = begin, chain((begin,), pieces)
     if len(body) <= limits.bytes and (usual := read_usual(body)) is not None:
         return replace(usual, properties=properties)
     parts = read_parts(pieces, name=name, limits=limits)
