@@ -231,8 +231,8 @@ def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
         from penstock.formats.dbwatcher.transactions import WriterSettings
         from penstock.sinks.dbwatcher.config import PublishedMessagesConfig
         from penstock.sinks.dbwatcher.encoder import MessageSettings
+        from penstock.sinks.dbwatcher.folder import MessageFolder
         from penstock.sinks.dbwatcher.sink import MessageFileSink, MessageTopicSink
-        from penstock.sinks.events.files import Folder
         from penstock.sinks.events.kafka import Cluster
         from penstock.sinks.events.put_aside import OnBadValue
     except ImportError as exc:
@@ -253,7 +253,7 @@ def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
-        folder = Folder(_open_folder(publish.path, "publish.path"), config.name)
+        folder = MessageFolder(_open_folder(publish.path, "publish.path"), config.name)
         return MessageFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
     assert publish.connection is not None
     connection = config.connections[publish.connection]
@@ -441,8 +441,10 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
 
 
 def _database(config: PipelineConfig) -> PlainDatabase:
-    connection, apply = config.capture.connection, config.apply
+    connection, apply, publish = config.capture.connection, config.apply, config.publish
     assert connection is not None
+    # DbWatcher messages say that a table was altered; other formats show it by the rows.
+    with_ddl = apply.ddl_rules.is_followed if apply is not None else publish is not None and publish.form == "dbwatcher"
     connector = _DATABASES[_kind(config, connection)].connector
 
     def open_connector(url: str, pipeline: str) -> PlainDatabase:
@@ -450,7 +452,7 @@ def _database(config: PipelineConfig) -> PlainDatabase:
             url,
             pipeline,
             config.capture.origins,
-            with_ddl=apply is not None and apply.ddl_rules.is_followed,
+            with_ddl=with_ddl,
             takes_up_new=apply is not None and apply.ddl is DdlPolicy.APPLY,
             # What is published has no place for messages; what is applied must not lose any.
             with_messages=apply is not None,

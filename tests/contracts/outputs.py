@@ -34,6 +34,7 @@ from penstock.schema_registry import Registry
 from penstock.sinks.archive.files import FileWriter, make_archive
 from penstock.sinks.archive.ledger import ArchiveLedger
 from penstock.sinks.dbwatcher.encoder import MessageFormat, MessageSettings
+from penstock.sinks.dbwatcher.folder import MessageFolder
 from penstock.sinks.dbwatcher.sink import MessageFileSink, MessageTopicSink
 from penstock.sinks.events.encoder import EventFormat
 from penstock.sinks.events.encoding import RecordFormat
@@ -261,16 +262,25 @@ def message_topic(place: Place) -> Iterator[Output]:
     yield Records(cluster, MessageFormat(settings), lambda: of_messages(read()))
 
 
+def messages_in(folder: Path) -> Iterator[bytes]:
+    """The messages in the files of a folder, those without rows beside a position among them."""
+    declaration = b"<?xml version='1.0' encoding='UTF-8' ?>"
+    for file in sorted(folder.glob("*.xml")):
+        first, *documents = file.read_bytes().split(declaration)
+        assert not first
+        yield from (declaration + document for document in documents)
+
+
 @contextmanager
 def message_files(place: Place) -> Iterator[Output]:
-    folder = Folder(LocalStorage(place.folder), "shop")
+    folder = MessageFolder(LocalStorage(place.folder), "shop")
     settings = MessageSettings("shop.dbwatcher")
 
     def read() -> Iterator[tuple[bytes, Mapping[str, str]]]:
-        for file in sorted(place.folder.glob("*.jsonl")):
-            for line in map(json.loads, file.read_text().splitlines()):
-                if line["topic"] == settings.topic:
-                    yield line["value"].encode(), dict(line["headers"])
+        for body in messages_in(place.folder):
+            told = read_message(body).head.attributes
+            if told:
+                yield body, told
 
     MessageFileSink(folder, settings, max_age_s=0).make("DBS1", [TABLE])
     yield Records(folder, MessageFormat(settings), lambda: of_messages(read()))

@@ -6,7 +6,8 @@ of a first copy have the highest number of the position that they are as of. TRA
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
@@ -14,10 +15,12 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.apply.apply_errors import OTHER, VALUE_TOO_LONG
-from penstock.change import Change, Op, TableName
+from penstock.apply.ddl import is_rename, name_before
+from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.dbwatcher.compression import Compression, compress
 from penstock.formats.dbwatcher.message import Attribute, Message, Property
+from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
@@ -32,6 +35,7 @@ from penstock.sinks.events.encoding import (
     TransactionInfo,
     image_of,
     out_of_order,
+    row_aside,
     rows_of,
     told_or_aside,
     untold,
@@ -149,7 +153,54 @@ class MessageEncoder:
         aside: list[PutAside] | None,
     ) -> Iterator[OutgoingRecord]:
         """Yield the messages of rows of a first copy, the one that creates the table before all of them."""
-        raise NotImplementedError
+        at = place.place.commit_scn
+        # Behind all changes up to the position; each table's copy has a name of its own.
+        key, txn_id = _repl_key(at, _MOST_CHANGES) + 1, f"copy.{at}.{table.name.schema}.{table.name.name}"
+        creation = Creation(table, key, txn_id, key)
+        if place.before == 0:
+            with _naming(f"table {table.name}, first copy"):
+                created = create_message(creation, self.settings.writer)
+                yield self._checked(created, at, refusal)
+
+        def unpublishable(row: Image, error: UnpublishableError) -> None:
+            if aside is None:
+                raise error
+            aside.append(row_aside(table, row, place.place, error))
+
+        # The message that creates it is number 0.
+        counter = max(place.before, 1)
+        for batch in batches:
+            for first in range(0, batch.num_rows, self.settings.content_rows):
+                rows = batch.slice(first, self.settings.content_rows).to_pylist()
+                for record in self._content(creation, rows, counter, refusal, unpublishable):
+                    counter += 1
+                    yield record
+
+    def _content(
+        self,
+        creation: Creation,
+        rows: Sequence[Image],
+        counter: int,
+        refusal: Refusal,
+        unpublishable: Callable[[Image, UnpublishableError], None],
+    ) -> Iterator[OutgoingRecord]:
+        """Yield one message with rows; several where it would be too large, or some of them cannot be told."""
+        try:
+            with _naming(f"table {creation.table.name}, rows of the first copy"):
+                settings = self.settings.writer
+                messages = content_messages(creation, rows, settings, rows_per_message=len(rows), first_counter=counter)
+                record = self._checked(next(messages), creation.repl_key >> _NUMBER_BITS, refusal)
+        except UnpublishableError as exc:
+            if len(rows) == 1:
+                unpublishable(rows[0], exc)
+                return
+            half = len(rows) // 2
+            for part in (rows[:half], rows[half:]):
+                for found in self._content(creation, part, counter, refusal, unpublishable):
+                    counter += 1
+                    yield found
+        else:
+            yield record
 
     def again(
         self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal
@@ -198,11 +249,8 @@ class MessageEncoder:
         if writer is None:
             settings = replace(self.settings.writer, most_rows=most_rows)
             writer = self._writers[most_rows] = TransactionWriter(self._find, settings)
-        try:
+        with _naming(f"transaction {transaction.txn_id}, position {scn}"):
             return list(writer.messages([transaction]))
-        except (OperatorError, MalformedInputError) as exc:
-            where = f"transaction {transaction.txn_id}, position {scn}"
-            raise UnpublishableError(exc.what, where=where, do=exc.do, number=OTHER) from None
 
     def _transaction(self, rows: Sequence[NumberedRow]) -> KeyedTransaction | None:
         """The changes of rows of one transaction; None where the copies of their tables hold all of them."""
@@ -215,7 +263,8 @@ class MessageEncoder:
                 continue
             if op is Op.GAP:
                 raise untold(name, scn)
-            changes.append(Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER])))
+            change = Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER]))
+            changes.append(_without_rename(change) if op is Op.DDL else change)
             keys.append(_repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
 
@@ -249,6 +298,27 @@ class MessageEncoder:
 
 
 _LAST_NUMBER = 10**18
+
+
+def _without_rename(change: Change) -> Change:
+    """DDL as messages can tell it: of a table that was renamed, that there is none of its name any more.
+
+    Under its new name the table is created and filled by a first copy.
+    """
+    if not is_rename(change):
+        return change
+    return replace(change, table=name_before(change), before={**(change.before or {}), "is": None})
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Raise what a message cannot tell as the error for that, which never holds a value."""
+    try:
+        yield
+    except UnpublishableError:
+        raise
+    except (OperatorError, MalformedInputError) as exc:
+        raise UnpublishableError(exc.what, where=where, do=exc.do, number=OTHER) from None
 
 
 def _with_number(record: OutgoingRecord, number: int) -> OutgoingRecord:

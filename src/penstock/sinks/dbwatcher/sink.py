@@ -9,7 +9,7 @@ from penstock.database import SetupStep
 from penstock.history import HistoryWording
 from penstock.pipeline.sink import Sink
 from penstock.sinks.dbwatcher.encoder import MessageFormat, MessageSettings
-from penstock.sinks.events.files import Folder
+from penstock.sinks.dbwatcher.folder import MessageFolder
 from penstock.sinks.events.kafka import Cluster
 from penstock.sinks.events.publisher import make_position
 from penstock.sinks.events.put_aside import OnBadValue
@@ -64,7 +64,7 @@ class MessageFileSink(EventSink):
 
     def __init__(
         self,
-        folder: Folder,
+        folder: MessageFolder,
         settings: MessageSettings,
         *,
         max_age_s: float,
@@ -81,7 +81,7 @@ class MessageFileSink(EventSink):
             noun="folder of messages",
             other="give publish.path another folder",
             anew="`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy",
-            shown=f"the lines of its files, in {self.label}, are what it has published",
+            shown=f"the messages in its files, in {self.label}, are what it has published",
         )
 
     def check(self) -> None:
