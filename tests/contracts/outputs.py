@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -264,11 +265,17 @@ def message_topic(place: Place) -> Iterator[Output]:
 
 def messages_in(folder: Path) -> Iterator[bytes]:
     """The messages in the files of a folder, those without rows beside a position among them."""
-    declaration = b"<?xml version='1.0' encoding='UTF-8' ?>"
     for file in sorted(folder.glob("*.xml")):
-        first, *documents = file.read_bytes().split(declaration)
-        assert not first
-        yield from (declaration + document for document in documents)
+        content, begin = file.read_bytes(), 0
+        for found in _BETWEEN.finditer(content):
+            if found[0].startswith(b"</"):
+                yield content[begin : found.end()]
+                begin = found.end()
+        yield content[begin:]
+
+
+# A value may hold the same as the end of a message and the beginning of another one; then it is in CDATA.
+_BETWEEN = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|</sql>\n(?=<\?xml )", re.DOTALL)
 
 
 @contextmanager

@@ -157,10 +157,14 @@ class MessageEncoder:
         # Behind all changes up to the position; each table's copy has a name of its own.
         key, txn_id = _repl_key(at, _MOST_CHANGES) + 1, f"copy.{at}.{table.name.schema}.{table.name.name}"
         creation = Creation(table, key, txn_id, key)
+        with _naming(f"table {table.name}, first copy"):
+            created = [create_message(creation, self.settings.writer)]
+        if table.name in self.copied:
+            # Another table had the name, which receivers would only empty.
+            gone = Change(0, Op.DDL, table.name, table.version, {}, None)
+            created = [*self._messages_of(KeyedTransaction(txn_id, [gone], [key]), 0, at), *created]
         if place.before == 0:
-            with _naming(f"table {table.name}, first copy"):
-                created = create_message(creation, self.settings.writer)
-                yield self._checked(created, at, refusal)
+            yield from (self._checked(message, at, refusal) for message in created)
 
         def unpublishable(row: Image, error: UnpublishableError) -> None:
             if aside is None:
@@ -168,7 +172,7 @@ class MessageEncoder:
             aside.append(row_aside(table, row, place.place, error))
 
         # The message that creates it is number 0.
-        counter = max(place.before, 1)
+        counter = max(place.before - len(created), 0) + 1
         for batch in batches:
             for first in range(0, batch.num_rows, self.settings.content_rows):
                 rows = batch.slice(first, self.settings.content_rows).to_pylist()
@@ -253,7 +257,9 @@ class MessageEncoder:
             return list(writer.messages([transaction]))
 
     def _transaction(self, rows: Sequence[NumberedRow]) -> KeyedTransaction | None:
-        """The changes of rows of one transaction; None where the copies of their tables hold all of them."""
+        """The changes of rows of one transaction; None without any, or where the copies of their tables hold all."""
+        if not rows:
+            return None
         scn = rows[0][1][c.COMMIT_SCN]
         changes, keys = list[Change](), list[int]()
         for number, row in rows:

@@ -118,7 +118,8 @@ class EventCopy:
             CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
             for bundle in bundles(copy.todo.values())
         ]
-        task = EventTask(self._log, ledger.epoch, self._form.encoder(Dictionary(), {}), self._on_bad_value)
+        encoder = self._form.encoder(Dictionary(), ledger.instantiated())
+        task = EventTask(self._log, ledger.epoch, encoder, self._on_bad_value)
         while work:
             if stop.is_set():
                 return False
