@@ -174,6 +174,8 @@ def _published_to(config: PipelineConfig) -> Sink:
     assert publish is not None
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
+    if publish.form == "dbwatcher":
+        return _published_messages(config, publish)
     assert publish.path is not None
     return _FOLDER_SINKS[publish.form](config.name, _open_folder(publish.path, "publish.path"), publish)
 
@@ -216,6 +218,48 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
     assert isinstance(connection, KafkaConfig)
     cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
     return KafkaSink(cluster, settings, on_bad_value=on_bad_value)
+
+
+def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
+    """A topic of a cluster, or a folder of files, with DbWatcher messages.
+
+    Raises:
+        ConfigError: The libraries that write them are not installed.
+    """
+    try:
+        from penstock.formats.dbwatcher.compression import Compression
+        from penstock.formats.dbwatcher.transactions import WriterSettings
+        from penstock.sinks.dbwatcher.config import PublishedMessagesConfig
+        from penstock.sinks.dbwatcher.encoder import MessageSettings
+        from penstock.sinks.dbwatcher.folder import MessageFolder
+        from penstock.sinks.dbwatcher.sink import MessageFileSink, MessageTopicSink
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.events.put_aside import OnBadValue
+    except ImportError as exc:
+        raise _not_installed(f"publish.format {publish.form}", exc) from exc
+    messages = publish.dbwatcher or PublishedMessagesConfig()
+    settings = MessageSettings(
+        topic=publish.topic or f"{config.name}.dbwatcher",
+        writer=WriterSettings(
+            version=messages.version,
+            db_id=messages.database or _database_name(config),
+            most_rows=messages.max_rows,
+            sends_unchanged=messages.send_unchanged_updates,
+            sends_truncate=messages.send_truncate,
+        ),
+        content_rows=messages.content_rows,
+        compress_bytes=messages.compress_size,
+        compression=Compression(messages.compression),
+    )
+    on_bad_value = OnBadValue(publish.on_bad_value)
+    if publish.path is not None:
+        folder = MessageFolder(_open_folder(publish.path, "publish.path"), config.name)
+        return MessageFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
+    assert publish.connection is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    cluster = Cluster(connection.client_settings, config.name, 1, messages.replication)
+    return MessageTopicSink(cluster, settings, on_bad_value=on_bad_value)
 
 
 def _database_name(config: PipelineConfig) -> str | None:
@@ -397,8 +441,10 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
 
 
 def _database(config: PipelineConfig) -> PlainDatabase:
-    connection, apply = config.capture.connection, config.apply
+    connection, apply, publish = config.capture.connection, config.apply, config.publish
     assert connection is not None
+    # DbWatcher messages say that a table was altered; other formats show it by the rows.
+    with_ddl = apply.ddl_rules.is_followed if apply is not None else publish is not None and publish.form == "dbwatcher"
     connector = _DATABASES[_kind(config, connection)].connector
 
     def open_connector(url: str, pipeline: str) -> PlainDatabase:
@@ -406,7 +452,7 @@ def _database(config: PipelineConfig) -> PlainDatabase:
             url,
             pipeline,
             config.capture.origins,
-            with_ddl=apply is not None and apply.ddl_rules.is_followed,
+            with_ddl=with_ddl,
             takes_up_new=apply is not None and apply.ddl is DdlPolicy.APPLY,
             # What is published has no place for messages; what is applied must not lose any.
             with_messages=apply is not None,

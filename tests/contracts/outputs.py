@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
+from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.debezium.avro_writer import AvroPacking
 from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
 from penstock.position import Anchor, Scn
@@ -32,7 +34,11 @@ from penstock.schema import Column, Dictionary, TableSchema
 from penstock.schema_registry import Registry
 from penstock.sinks.archive.files import FileWriter, make_archive
 from penstock.sinks.archive.ledger import ArchiveLedger
-from penstock.sinks.events.encoder import EventEncoder as PublishedEvents
+from penstock.sinks.dbwatcher.encoder import MessageFormat, MessageSettings
+from penstock.sinks.dbwatcher.folder import MessageFolder
+from penstock.sinks.dbwatcher.sink import MessageFileSink, MessageTopicSink
+from penstock.sinks.events.encoder import EventFormat
+from penstock.sinks.events.encoding import RecordFormat
 from penstock.sinks.events.files import Folder
 from penstock.sinks.events.kafka import Cluster
 from penstock.sinks.events.ledger import EventLedger
@@ -134,28 +140,24 @@ class Published:
         return [(str(image["at"]), image["body"]) for image in images]
 
 
-class Events:
-    """Change events, in topics or in files."""
+class Records:
+    """Records of a format, in topics or in files."""
 
-    def __init__(self, log: EventDestination, settings: EventSettings, read: Callable[[str], Iterable[Any]]) -> None:
-        self.log, self.settings = log, settings
-        self._read = read
+    def __init__(self, log: EventDestination, form: RecordFormat, read: Callable[[], list[Row]]) -> None:
+        self.log, self.form = log, form
+        self.rows = read
 
     def ledger(self) -> Ledger:
         return EventLedger(self.log, "shop", NoLock)
 
     def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
         columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
-        events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
-        task = EventTask(self.log, epoch, events)
+        records = self.form.encoder(Dictionary([TableSchema(TABLE, columns)]), {})
+        task = EventTask(self.log, epoch, records)
         ledger.took(task.publish(slice_of_batch(ledger.published_state.position, batch), Given(batch), ledger.token))
 
     def lose(self, ledger: Any) -> None:
         """Nothing keeps a second run out."""
-
-    def rows(self) -> list[Row]:
-        found = (event["after"] for event in self._read(self.settings.topic_of(TABLE)))
-        return [(str(row["at"]), row["body"]) for row in found]
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,74 @@ def in_topics(broker: KafkaBroker, packing: Packing, decode: Callable[[bytes], A
     cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
     settings = EventSettings(cluster.pipeline, "db", packing=packing)
     KafkaSink(cluster, settings).make("DBS1", [TABLE])
-    return Events(cluster, settings, lambda topic: (decode(record.value or b"") for record in broker.read(topic)))
+    topic = settings.topic_of(TABLE)
+    return Records(
+        cluster, EventFormat(settings), lambda: of_events(decode(record.value or b"") for record in broker.read(topic))
+    )
+
+
+def of_events(events: Iterable[Any]) -> list[Row]:
+    return [(str(event["after"]["at"]), event["after"]["body"]) for event in events]
+
+
+def of_messages(records: Iterable[tuple[bytes, Mapping[str, str]]]) -> list[Row]:
+    """The rows of messages, each of which is one transaction, with the next number and keys that grow."""
+    found, last_key = list[Row](), 0
+    for number, (body, properties) in enumerate(records, 1):
+        message = read_message(body, properties)
+        assert (properties["_MESSAGE_SEQ"], properties["_NUM_OF_TRANSACTIONS"]) == (str(number), "1")
+        assert {row.attributes["transaction"] for row in message.rows} == {message.head.ident}
+        for row in message.rows:
+            assert int(row.attributes["replKey"]) > last_key
+            last_key = int(row.attributes["replKey"])
+            at, body_ = row.columns["at"], row.columns.get("body")
+            found.append((str(at), None if body_ is None else str(body_)))
+        assert properties["replKey"] == str(last_key)
+    return found
+
+
+@contextmanager
+def message_topic(place: Place) -> Iterator[Output]:
+    broker = place.broker()
+    cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
+    settings = MessageSettings(f"{cluster.pipeline}.dbwatcher", compress_bytes=500)
+    MessageTopicSink(cluster, settings).make("DBS1", [TABLE])
+
+    def read() -> Iterator[tuple[bytes, Mapping[str, str]]]:
+        for record in broker.read(settings.topic):
+            yield record.value or b"", {name: (value or b"").decode() for name, value in record.headers}
+
+    yield Records(cluster, MessageFormat(settings), lambda: of_messages(read()))
+
+
+def messages_in(folder: Path) -> Iterator[bytes]:
+    """The messages in the files of a folder, those without rows beside a position among them."""
+    for file in sorted(folder.glob("*.xml")):
+        content, begin = file.read_bytes(), 0
+        for found in _BETWEEN.finditer(content):
+            if found[0].startswith(b"</"):
+                yield content[begin : found.end()]
+                begin = found.end()
+        yield content[begin:]
+
+
+# A value may hold the same as the end of a message and the beginning of another one; then it is in CDATA.
+_BETWEEN = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|</sql>\n(?=<\?xml )", re.DOTALL)
+
+
+@contextmanager
+def message_files(place: Place) -> Iterator[Output]:
+    folder = MessageFolder(LocalStorage(place.folder), "shop")
+    settings = MessageSettings("shop.dbwatcher")
+
+    def read() -> Iterator[tuple[bytes, Mapping[str, str]]]:
+        for body in messages_in(place.folder):
+            told = read_message(body).head.attributes
+            if told:
+                yield body, told
+
+    MessageFileSink(folder, settings, max_age_s=0).make("DBS1", [TABLE])
+    yield Records(folder, MessageFormat(settings), lambda: of_messages(read()))
 
 
 @contextmanager
@@ -235,7 +304,7 @@ def event_files(place: Place) -> Iterator[Output]:
 
     settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
     EventFileSink(folder, settings, max_age_s=0).make("DBS1", [TABLE])
-    yield Events(folder, settings, read)
+    yield Records(folder, EventFormat(settings), lambda: of_events(read(settings.topic_of(TABLE))))
 
 
 OUTPUTS: Mapping[str, Made] = {
@@ -245,4 +314,6 @@ OUTPUTS: Mapping[str, Made] = {
     "publish files debezium-json": event_files,
     "publish kafka debezium-json": kafka,
     "publish kafka debezium-avro": kafka_avro,
+    "publish files dbwatcher": message_files,
+    "publish kafka dbwatcher": message_topic,
 }

@@ -13,13 +13,14 @@ from pydantic import ConfigDict, Field, field_validator
 from penstock.config.document import Document, Fault, must_be_redacted
 from penstock.config.limits import RetryS
 from penstock.config.parts import ConfigPart, below, checked_place
+from penstock.sinks.dbwatcher.config import PublishedMessagesConfig, check_messages
 from penstock.sinks.events.config import PublishedEventsConfig, check_events, check_schema_registry
 from penstock.sinks.xds.config import check_xds_documents
 
-FilesFormat = Literal["changes", "parquet", "debezium-json", "xds"]
+FilesFormat = Literal["changes", "parquet", "debezium-json", "xds", "dbwatcher"]
 """The formats that go into a folder, and the one place of the settings where one is added."""
 
-KafkaFormat = Literal["debezium-json", "debezium-avro", "xds"]
+KafkaFormat = Literal["debezium-json", "debezium-avro", "xds", "dbwatcher"]
 """Those that go into topics."""
 
 
@@ -57,7 +58,7 @@ class PublishConfig(ConfigPart):
             "if": {"properties": {"to": {"const": "kafka"}}},
             "then": {
                 "required": ["connection"],
-                "if": {"properties": {"format": {"const": "xds"}}, "required": ["format"]},
+                "if": {"properties": {"format": {"enum": ["xds", "dbwatcher"]}}, "required": ["format"]},
                 "else": {"required": ["debezium"]},
             },
             "else": {
@@ -78,15 +79,20 @@ class PublishConfig(ConfigPart):
     connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
     format: Literal[FilesFormat, KafkaFormat] | None = Field(
         default=None,
-        description="files: changes (JSON lines, compressed), which is the default, parquet, debezium-json, or xds from"
-        " event_log; kafka: debezium-json, which is the default, debezium-avro, or xds from event_log",
+        description="files: changes (JSON lines, compressed), which is the default, parquet, debezium-json,"
+        " dbwatcher, or xds from event_log; kafka: debezium-json, which is the default, debezium-avro, dbwatcher, or"
+        " xds from event_log",
     )
     topic: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
-        description="kafka, xds: the topic of the documents; <pipeline>.xds if absent",
+        description="kafka, xds or dbwatcher: the topic of the documents or messages; <pipeline>.xds or"
+        " <pipeline>.dbwatcher if absent",
     )
     debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
+    dbwatcher: PublishedMessagesConfig | None = Field(
+        default=None, description="How transactions become DbWatcher messages"
+    )
     max_age_s: float = Field(
         default=10,
         ge=0,
@@ -95,9 +101,9 @@ class PublishConfig(ConfigPart):
     )
     on_bad_value: Literal["stop", "put_aside_transaction", "put_aside_change"] = Field(
         default="put_aside_transaction",
-        description="Change events: what becomes of a value that the format or the place does not carry: stop, put its"
-        " transaction into the error queue, or only its change; of a row of the first copy, leave its table out, or put"
-        " the row there",
+        description="Change events, DbWatcher messages: what becomes of a value that the format or the place does not"
+        " carry: stop, put its transaction into the error queue, or only its change; of a row of the first copy, leave"
+        " its table out, or put the row there",
     )
     retry_s: RetryS = Field(
         default="INFINITE",
@@ -138,6 +144,7 @@ def check_publish(document: Document) -> list[Fault]:
         *document.unfit(destination.unfit),
         *document.missing("publish", destination.needed),
         *check_events(document),
+        *check_messages(document),
         *check_xds_documents(document),
         *check_schema_registry(document),
         *_check_format(document, destination.formats),

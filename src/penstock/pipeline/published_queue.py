@@ -14,11 +14,11 @@ from penstock.apply.retry import Retried
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
 from penstock.errors import OperatorError, PenstockError
-from penstock.formats.debezium.writer import EventSettings, UnpublishableError
+from penstock.formats.debezium.writer import UnpublishableError
 from penstock.pipeline.errors import ErrorFilter, ShownEntry
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
-from penstock.sinks.events.encoder import EventEncoder, takes_all
+from penstock.sinks.events.encoding import RecordFormat, takes_all
 from penstock.sinks.events.publisher import EventDestination, open_for_run
 from penstock.sinks.events.put_aside import PutAside, in_order
 
@@ -31,14 +31,14 @@ class PublishedQueue:
     A run that is at work notices that, looks where the pipeline stands, and goes on.
     """
 
-    def __init__(self, log: EventDestination, settings: EventSettings) -> None:
+    def __init__(self, log: EventDestination, form: RecordFormat) -> None:
         """Use the queue of a log; nothing is touched yet.
 
         Args:
-            settings: How events are made.
+            form: The format that changes are published in.
         """
         self._log = log
-        self._settings = settings
+        self._form = form
 
     def entries(self, wanted: ErrorFilter = _ALL) -> Sequence[ErrorEntry]:
         """Return the entries that are meant, in commit order."""
@@ -109,7 +109,7 @@ class PublishedQueue:
         if skip_gone:
             there = {entry_of(self._log.pipeline, one).id for one in chosen}
             yield from (Retried(entry_id, EntryOutcome.GONE) for entry_id in entry_ids if entry_id not in there)
-        events = EventEncoder(self._settings, Dictionary(tables))
+        events = self._form.encoder(Dictionary(tables), {})
         newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
         for one in chosen:
             entry_id = entry_of(self._log.pipeline, one).id
@@ -124,9 +124,11 @@ class PublishedQueue:
                         yield Retried(entry_id, EntryOutcome.GONE)
                         continue
                     with publisher.transaction() as transaction:
-                        transaction.send(events.again(one, edited.changes, transaction.refusal))
+                        records = events.again(one, edited.changes, transaction.refusal)
+                        sent = transaction.send(events.numbered(records, publisher.published_state.records))
                         published_state, entries = publisher.published_state.without_errors([one.number])
-                        transaction.stand(published_state, *entries)
+                        published_state = published_state.with_records(sent)
+                        transaction.stand(published_state, *entries, published_state.position_entry)
                 yield Retried(entry_id, EntryOutcome.APPLIED, edits=edited.edits)
             except UnpublishableError as exc:
                 yield Retried(

@@ -46,15 +46,17 @@ def content_messages(
     settings: WriterSettings = DEFAULT_SETTINGS,
     *,
     rows_per_message: int = ROWS_PER_MESSAGE,
+    first_counter: int = 1,
 ) -> Iterator[Message]:
     """Yield the messages with the rows of a table, which follow the one that creates it; none without rows.
 
     Args:
         rows: Images of canonical text, of any order and number.
+        first_counter: `_createCounter` of the first of them.
     """
     table = TableWriter(creation.table.name, creation.table, settings)
     remaining = iter(rows)
-    for counter in count(1):
+    for counter in count(first_counter):
         # As in a change, what is NULL is left out.
         taken = [Row(table.inserted(row), {}) for row in islice(remaining, rows_per_message)]
         if not taken:

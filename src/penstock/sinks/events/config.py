@@ -68,6 +68,9 @@ def check_events(document: Document) -> list[Fault]:
     to, form = document.value("publish", "to"), document.value("publish", "format")
     is_given = document.value("publish", "debezium") is not None
     tells_events = str(form).startswith("debezium")
+    if form == "dbwatcher":
+        # What is wrong with settings of change events there is said with its own.
+        return []
     if (to == "kafka" or tells_events) and form != "xds" and not is_given:
         return document.missing("publish", ["debezium"])
     if to == "files" and not tells_events and is_given:

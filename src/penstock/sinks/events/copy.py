@@ -11,9 +11,9 @@ from dataclasses import replace
 from penstock.apply.listener import CopyListener
 from penstock.change import TableName
 from penstock.errors import OperatorError, TableError
-from penstock.formats.debezium.writer import EventSettings
 from penstock.pipeline.sink import Copying, cut_apart
-from penstock.sinks.events.encoder import EventEncoder
+from penstock.schema import Dictionary
+from penstock.sinks.events.encoding import RecordFormat
 from penstock.sinks.events.jobs import copy_chunks
 from penstock.sinks.events.ledger import EventLedger
 from penstock.sinks.events.publisher import EventDestination
@@ -35,16 +35,16 @@ class EventCopy:
         spark: Spark,
         ledger: EventLedger,
         log: EventDestination,
-        settings: EventSettings,
+        form: RecordFormat,
         copying: Copying,
         *,
         on_bad_value: OnBadValue,
     ) -> None:
-        """Publish as `settings` say."""
+        """Publish in a format."""
         self._spark = spark
         self._ledger = ledger
         self._log = log
-        self._settings = settings
+        self._form = form
         self._copying = copying
         self._on_bad_value = on_bad_value
 
@@ -118,7 +118,8 @@ class EventCopy:
             CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
             for bundle in bundles(copy.todo.values())
         ]
-        task = EventTask(self._log, ledger.epoch, EventEncoder(self._settings), self._on_bad_value)
+        encoder = self._form.encoder(Dictionary(), ledger.instantiated())
+        task = EventTask(self._log, ledger.epoch, encoder, self._on_bad_value)
         while work:
             if stop.is_set():
                 return False

@@ -8,10 +8,9 @@ from dataclasses import replace
 from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
-from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.pipeline.sink import FeedSettings
 from penstock.schema import Dictionary
-from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.encoding import Encoder, RecordFormat
 from penstock.sinks.events.jobs import EventJobs
 from penstock.sinks.events.ledger import EventLedger
 from penstock.sinks.events.publisher import EventDestination
@@ -32,7 +31,7 @@ class EventFeed(PublishedFeed):
         *,
         ledger: EventLedger,
         log: EventDestination,
-        settings: EventSettings,
+        form: RecordFormat,
         max_age_s: float,
         on_bad_value: OnBadValue,
     ) -> None:
@@ -41,7 +40,7 @@ class EventFeed(PublishedFeed):
         self._spark = spark
         self._ledger = ledger
         self._log = log
-        self._settings = settings
+        self._form = form
         self._on_bad_value = on_bad_value
         self._jobs = EventJobs(spark)
 
@@ -64,13 +63,13 @@ class EventFeed(PublishedFeed):
         if self._take_up():
             reader = self._reader()
             names = sorted({v.table.name for v in self._versions if v.root in self._known})
-            for fault in topic_faults(self._settings, names):
+            for fault in self._form.faults(names):
                 raise fault
             self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events(), self._on_bad_value))
 
-    def _events(self) -> EventEncoder:
+    def _events(self) -> Encoder:
         copied = self._ledger.instantiated()
         # A partition was copied with its root.
         of_parts = {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
         dictionary = Dictionary(version.table for version in self._versions)
-        return EventEncoder(self._settings, dictionary, dict(copied) | of_parts)
+        return self._form.encoder(dictionary, dict(copied) | of_parts)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, ClassVar
 
 import pyarrow as pa
 
@@ -25,15 +25,18 @@ from penstock.sinks.events.publisher import EventDestination, Publisher
 from penstock.sinks.events.state import PublishedState, StateEntry, published_state_of
 from penstock.storage import NameTakenError, Storage
 
-_NAME = re.compile(r"(\d{20})\.jsonl")
-
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of files with events; implements `publisher.EventDestination`."""
+    """A folder of files with events; implements `publisher.EventDestination`.
+
+    A subclass writes other files: it has another suffix, and its own forms of a record and of the position.
+    """
 
     storage: Storage
     pipeline: str = ""
+
+    suffix: ClassVar[str] = ".jsonl"
 
     @property
     def label(self) -> str:
@@ -64,26 +67,49 @@ class Folder:
 
     def last(self) -> tuple[int, PublishedState]:
         """Return the number of the last file, and where the pipeline stands by it; 0 where there is none."""
-        found = [_NAME.fullmatch(name) for name in self.storage.names("")]
+        numbered = re.compile(rf"(\d{{20}}){re.escape(self.suffix)}")
+        found = [numbered.fullmatch(name) for name in self.storage.names("")]
         number = max((int(name[1]) for name in found if name is not None), default=0)
         if number == 0:
             return 0, PublishedState()
-        name = name_of(number)
+        name = self.name_of(number)
         where = f"{self.label}/{name}"
-        lines = self.storage.read(name).removesuffix(b"\n").rsplit(b"\n", 1)
-        line = read_line(lines[-1], file=where, number=len(lines))
-        if line.topic != self.position_topic:
+        entries = self.entries_in(self.storage.read(name), where)
+        if entries is None:
             raise MalformedInputError(
                 "a file does not end with the position of this pipeline",
                 where=where,
                 do="let nothing else write to this folder, and give the pipeline the name that it had",
             )
-        return number, published_state_of(((key.encode(), value) for key, value in line.headers), where=where)
+        return number, published_state_of(((key.encode(), value) for key, value in entries), where=where)
 
+    def name_of(self, number: int) -> str:
+        """Return the name of a file."""
+        return f"{number:020}{self.suffix}"
 
-def name_of(number: int) -> str:
-    """Return the name of a file."""
-    return f"{number:020}.jsonl"
+    def record(self, record: OutgoingRecord) -> bytes:
+        """Return a record as it stands in a file."""
+        line = Line(record.topic, record.key, record.value, record.headers, record.partition or 0)
+        return line.to_line() + b"\n"
+
+    def end(self, entries: Sequence[StateEntry], *, is_empty: bool) -> bytes:
+        """Return what ends a file: where the pipeline stands.
+
+        Args:
+            is_empty: The file holds no record.
+        """
+        headers = tuple((entry.key, entry.value_bytes) for entry in entries)
+        return Line(self.position_topic, None, None, headers).to_line() + b"\n"
+
+    def entries_in(self, content: bytes, where: str) -> Sequence[tuple[str, bytes | None]] | None:
+        """Return the entries at the end of a file; None where they are not this pipeline's.
+
+        Raises:
+            MalformedInputError: The end is something else.
+        """
+        lines = content.removesuffix(b"\n").rsplit(b"\n", 1)
+        line = read_line(lines[-1], file=where, number=len(lines))
+        return line.headers if line.topic == self.position_topic else None
 
 
 class FilePublisher:
@@ -100,13 +126,12 @@ class FilePublisher:
         """Write a file of what is sent inside the block; it appears at the end of it."""
         # Not in memory: there is no limit to what one transaction of the source holds.
         with tempfile.NamedTemporaryFile(prefix="penstock-events-") as file:
-            transaction = FileTransaction(self.published_state, file)
+            transaction = FileTransaction(self._folder, self.published_state, file)
             yield transaction
-            entries = transaction.published_state.entries()
-            headers = tuple((key, value.value_bytes) for key, value in ((entry.key, entry) for entry in entries))
-            file.write(Line(self._folder.position_topic, None, None, headers).to_line() + b"\n")
+            is_empty = file.tell() == 0
+            file.write(self._folder.end(transaction.published_state.entries(), is_empty=is_empty))
             file.flush()
-            name = name_of(self._number + 1)
+            name = self._folder.name_of(self._number + 1)
             try:
                 with pa.memory_map(file.name) as content:
                     self._folder.storage.create(name, content.read_buffer())
@@ -127,16 +152,16 @@ class FilePublisher:
 class FileTransaction:
     """Implements `publisher.PublishTransaction`."""
 
-    def __init__(self, published_state: PublishedState, file: IO[bytes]) -> None:
+    def __init__(self, folder: Folder, published_state: PublishedState, file: IO[bytes]) -> None:
         self.published_state = published_state
+        self._folder = folder
         self._file = file
 
     def send(self, records: Iterable[OutgoingRecord]) -> int:
-        """Write a line for each record; returns how many there were."""
+        """Write records; returns how many there were."""
         number = 0
         for record in records:
-            line = Line(record.topic, record.key, record.value, record.headers, record.partition or 0)
-            self._file.write(line.to_line() + b"\n")
+            self._file.write(self._folder.record(record))
             number += 1
         return number
 

@@ -10,12 +10,14 @@ from penstock.apply.listener import CopyListener
 from penstock.change import TableName
 from penstock.database import SetupStep
 from penstock.errors import PenstockError, RetryableError
-from penstock.formats.debezium.writer import EventSettings, topic_faults
+from penstock.formats.debezium.writer import EventSettings
 from penstock.history import Consumer, HistoryWording
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
 from penstock.sinks.events.copy import EventCopy
+from penstock.sinks.events.encoder import EventFormat
+from penstock.sinks.events.encoding import RecordFormat
 from penstock.sinks.events.feed import EventFeed
 from penstock.sinks.events.files import Folder
 from penstock.sinks.events.kafka import Cluster
@@ -32,7 +34,7 @@ class EventSink:
     def __init__(
         self,
         log: EventDestination,
-        settings: EventSettings,
+        form: RecordFormat,
         *,
         on_bad_value: OnBadValue = OnBadValue.STOP,
         max_age_s: float = 0,
@@ -44,7 +46,7 @@ class EventSink:
             max_age_s: How long changes may wait for others that are published with them.
         """
         self._log = log
-        self._settings = settings
+        self._form = form
         self._max_age_s = max_age_s
         self._on_bad_value = on_bad_value
 
@@ -67,7 +69,7 @@ class EventSink:
 
     def faults(self, source: str, tables: Sequence[TableName]) -> list[PenstockError]:
         """What keeps tables from being published here."""
-        found = list[PenstockError](topic_faults(self._settings, tables))
+        found = list[PenstockError](self._form.faults(tables))
         try:
             self.check()
             published_state = self._log.published_state()
@@ -105,7 +107,7 @@ class EventSink:
             following,
             ledger=ledger,
             log=self._log,
-            settings=self._settings,
+            form=self._form,
             max_age_s=max_age_s,
             on_bad_value=self._on_bad_value,
         )
@@ -120,12 +122,12 @@ class EventSink:
     ) -> None:
         """Publish the rows of tables; see `EventCopy`."""
         assert isinstance(ledger, EventLedger)
-        copy = EventCopy(spark, ledger, self._log, self._settings, copying, on_bad_value=self._on_bad_value)
+        copy = EventCopy(spark, ledger, self._log, self._form, copying, on_bad_value=self._on_bad_value)
         copy.run(stop, listener, begin_anew=self.words.anew)
 
     def queue(self) -> PublishedQueue:
         """Return what could not be published."""
-        return PublishedQueue(self._log, self._settings)
+        return PublishedQueue(self._log, self._form)
 
 
 class KafkaSink(EventSink):
@@ -135,8 +137,9 @@ class KafkaSink(EventSink):
         self, cluster: Cluster, settings: EventSettings, *, on_bad_value: OnBadValue = OnBadValue.STOP
     ) -> None:
         """Publish the cluster's pipeline; nothing is touched yet."""
-        super().__init__(cluster, settings, on_bad_value=on_bad_value)
+        super().__init__(cluster, EventFormat(settings), on_bad_value=on_bad_value)
         self._cluster = cluster
+        self._settings = settings
 
     @property
     def label(self) -> str:
@@ -186,7 +189,8 @@ class EventFileSink(EventSink):
         on_bad_value: OnBadValue = OnBadValue.STOP,
     ) -> None:
         """Publish the folder's pipeline; nothing is touched yet."""
-        super().__init__(folder, settings, max_age_s=max_age_s, on_bad_value=on_bad_value)
+        super().__init__(folder, EventFormat(settings), max_age_s=max_age_s, on_bad_value=on_bad_value)
+        self._settings = settings
         self._folder = folder
 
     @property

@@ -67,6 +67,7 @@ class OpenPublishedCopy:
         todo: The chunks that were not published yet, by their numbers.
         chunks: How many there are in all.
         rows: How many rows were published.
+        records: How many records were published of each table.
     """
 
     id: str
@@ -78,6 +79,7 @@ class OpenPublishedCopy:
     chunks: int
     todo: Mapping[int, Chunk] = field(default_factory=dict)
     rows: int = 0
+    records: Mapping[TableName, int] = field(default_factory=dict)
 
     @property
     def entry(self) -> StateEntry:
@@ -90,6 +92,7 @@ class OpenPublishedCopy:
             "is_first": self.is_first,
             "chunks": self.chunks,
             "rows": self.rows,
+            "records": [[name.schema, name.name, count] for name, count in self.records.items()],
         }
         return StateEntry(f"copy {self.id}", value)
 
@@ -97,10 +100,11 @@ class OpenPublishedCopy:
         """What is written when it begins."""
         return [self.entry, *(StateEntry(f"chunk {self.id} {n}", _chunk_json(chunk)) for n, chunk in self.todo.items())]
 
-    def without_chunks(self, numbers: Container[int], rows: int) -> OpenPublishedCopy:
-        """The same copy once the rows of some chunks were published, too."""
+    def without_chunks(self, numbers: Container[int], rows: int, records: Mapping[TableName, int]) -> OpenPublishedCopy:
+        """The same copy once the rows of some chunks were published, too, as so many records of each table."""
         left = {number: chunk for number, chunk in self.todo.items() if number not in numbers}
-        return replace(self, todo=left, rows=self.rows + rows)
+        sent = {name: self.records.get(name, 0) + count for name, count in records.items()}
+        return replace(self, todo=left, rows=self.rows + rows, records={**self.records, **sent})
 
     def progress(self, done: Iterable[int]) -> list[StateEntry]:
         """What is written in the transaction that holds the rows of some chunks."""
@@ -115,7 +119,7 @@ class OpenPublishedCopy:
         """The same copy without some tables, and what is written of that."""
         numbers = [number for number, chunk in self.todo.items() if chunk.table in tables]
         ids = {name: id_ for name, id_ in self.ids.items() if name not in tables}
-        copy = replace(self.without_chunks(numbers, 0), ids=ids, chunks=self.chunks - len(numbers))
+        copy = replace(self.without_chunks(numbers, 0, {}), ids=ids, chunks=self.chunks - len(numbers))
         entries = copy.progress(numbers)
         return copy, entries if ids else [StateEntry(copy.entry.key, None), *entries[1:]]
 
@@ -132,6 +136,7 @@ class PublishedState:
         anchor: The source's last cut at or before that.
         newest: The last cut that anything published is of.
         transactions, changes: How many were published so far.
+        records: As how many records, those of copies among them.
         written_at: When the position was written.
         errors: The error queue, by number; `last_error` is the last number that was given.
     """
@@ -145,6 +150,7 @@ class PublishedState:
     newest: Anchor | None = None
     transactions: int = 0
     changes: int = 0
+    records: int = 0
     written_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     tables: Mapping[TableName, CopiedTable] = field(default_factory=dict)
     copies: Mapping[str, OpenPublishedCopy] = field(default_factory=dict)
@@ -203,6 +209,10 @@ class PublishedState:
             changes=self.changes + changes,
         )
 
+    def with_records(self, records: int) -> PublishedState:
+        """The same with so many records more."""
+        return replace(self, records=self.records + records)
+
     def moved(self, position: Scn, anchor: Anchor | None) -> PublishedState:
         """The same at another position, with the last cut at or before it where that is another one."""
         at = self.anchor if anchor is None else anchor
@@ -241,6 +251,7 @@ class PublishedState:
             "newest": _cut_json(self.newest),
             "transactions": self.transactions,
             "changes": self.changes,
+            "records": self.records,
             "written_at": self.written_at.isoformat(),
             "last_error": self.last_error,
         }
@@ -295,6 +306,7 @@ def _read(last: Mapping[str, Any]) -> PublishedState:
         newest=_cut(position["newest"]),
         transactions=int(position["transactions"]),
         changes=int(position["changes"]),
+        records=int(position.get("records", 0)),
         written_at=datetime.fromisoformat(position["written_at"]),
         last_error=int(position.get("last_error", 0)),
     )
@@ -324,6 +336,7 @@ def _open_copy(key: str, value: Mapping[str, Any], last: Mapping[str, Any]) -> O
         chunks=int(value["chunks"]),
         todo=dict(sorted(todo.items())),
         rows=int(value["rows"]),
+        records={TableName(schema, name): int(count) for schema, name, count in value.get("records", ())},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from penstock.formats.debezium.source_block import STREAMING, ChangePlace
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Limit
 from penstock.schema import TableSchema
-from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.encoding import CopyPlace, Encoder
 from penstock.sinks.events.publisher import EventDestination, Publisher, PublishTransaction, open_for_run
 from penstock.sinks.events.put_aside import OnBadValue, PutAside
 from penstock.sinks.events.state import OpenPublishedCopy, PublishedState, StateEntry
@@ -53,10 +54,11 @@ class Published:
 
 @dataclass
 class _Sent:
-    """What of a window was sent, or put aside: so many transactions, with so many changes."""
+    """What of a window was sent, or put aside: so many transactions, with so many changes, as so many records."""
 
     transactions: int = 0
     changes: int = 0
+    records: int = 0
     aside: list[PutAside] = field(default_factory=list)
 
 
@@ -66,7 +68,7 @@ class EventTask:
 
     log: EventDestination
     epoch: int
-    events: EventEncoder
+    events: Encoder
     on_bad_value: OnBadValue = OnBadValue.STOP
 
     _kept: ClassVar[dict[str, Publisher]] = {}
@@ -97,6 +99,7 @@ class EventTask:
                     send = self._send_large if is_large else self._send
                     sent = send(batches, transaction)
                     published_state = publisher.published_state.behind(window, sent.transactions, sent.changes)
+                    published_state = published_state.with_records(sent.records)
                     published_state, entries = self._put_aside(published_state, sent.aside)
                     transaction.stand(published_state, published_state.position_entry, *entries)
         return self._done(publisher, keep=not part.is_large)
@@ -112,7 +115,7 @@ class EventTask:
                 sent.aside += [told.aside] if told.aside is not None else []
                 yield from told.records
 
-        transaction.send(records())
+        sent.records = transaction.send(self._numbered(records(), transaction))
         return sent
 
     def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: PublishTransaction) -> _Sent:
@@ -125,7 +128,9 @@ class EventTask:
                 yield batch
 
         try:
-            sent.transactions = int(transaction.send(self.events.of_changes(counted(), transaction.refusal)) > 0)
+            records = self.events.of_changes(counted(), transaction.refusal)
+            sent.records = transaction.send(self._numbered(records, transaction))
+            sent.transactions = int(sent.records > 0)
         except UnpublishableError as exc:
             if self.on_bad_value is OnBadValue.STOP:
                 raise
@@ -135,6 +140,12 @@ class EventTask:
             # It is of tables alone whose copies hold it already.
             sent.changes = 0
         return sent
+
+    def _numbered(
+        self, records: Iterable[OutgoingRecord], transaction: PublishTransaction, sent: int = 0
+    ) -> Iterable[OutgoingRecord]:
+        """Number records behind those that were published, and those that were sent in this transaction."""
+        return self.events.numbered(records, transaction.published_state.records + sent)
 
     def _put_aside(
         self, published_state: PublishedState, aside: Sequence[PutAside]
@@ -176,7 +187,7 @@ class EventTask:
             return
         marks = _Marks(copy, is_last=copy.todo.keys() == todo.keys())
         place = ChangePlace("", copy.cut.scn, copy.taken_at_us, copy.cut.scn, 0, STREAMING, {})
-        rows = 0
+        sent: Counter[TableName] = Counter()
         aside: list[PutAside] = []
         keeps = self.on_bad_value is not OnBadValue.STOP
         with publisher.transaction() as transaction:
@@ -189,16 +200,17 @@ class EventTask:
                     records = self.events.of_rows(
                         table,
                         batches,
-                        place,
-                        marks.next,
+                        CopyPlace(place, copy.records.get(chunk.table, 0) + sent[chunk.table], marks.next),
                         refusal=transaction.refusal,
                         aside=bad if keeps else None,
                     )
-                    rows += transaction.send(_few_bad(records, bad))
+                    numbered = self._numbered(_few_bad(records, bad), transaction, sent.total())
+                    sent[chunk.table] += transaction.send(numbered)
                     aside += bad
-            done = copy.without_chunks(todo, rows)
-            published_state, entries = self._put_aside(publisher.published_state.with_copy(done), aside)
-            transaction.stand(published_state, *done.progress(todo), *entries)
+            done = copy.without_chunks(todo, marks.rows - len(aside), sent)
+            published_state = publisher.published_state.with_copy(done).with_records(sent.total())
+            published_state, entries = self._put_aside(published_state, aside)
+            transaction.stand(published_state, *done.progress(todo), published_state.position_entry, *entries)
 
     def _publisher(self, token: str, *, is_large: bool = False) -> Publisher:
         """The publisher with a token if this process has it; otherwise a new one."""
@@ -251,6 +263,7 @@ class _Marks:
         self._is_last = is_last
         self._left = 0
         self.is_last_chunk = False
+        self.rows = 0
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass on the batches of a chunk, and know where they end."""
@@ -258,6 +271,7 @@ class _Marks:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
+            self.rows += batch.num_rows
             if held is not None:
                 self._left = -1
                 yield held

@@ -1,0 +1,1 @@
+"""Transactions published as DbWatcher messages."""
