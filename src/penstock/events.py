@@ -33,6 +33,8 @@ class Event(StrEnum):
     SERVER_BACK = "server.back"
     LOCK_WAITING = "lock.waiting"
     CAPTURE_BEHIND = "capture.behind"
+    LOG_HELD = "log.held"
+    LOG_GIVEN_UP = "log.given_up"
     TABLE_NOT_CAPTURED = "table.not_captured"
     TARGET_LACKS = "target.lacks"
     POST_DATA_MADE = "fitting.made"

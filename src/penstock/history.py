@@ -1,7 +1,7 @@
 """One history: what a process has followed so far, held against what its source holds now.
 
-A position means something in one history only. A source that was restored, that failed over to an older state, that
-was moved or set up anew has another history behind the point where it parted, and so has a target that was restored.
+A position means something in one history only. A source that was restored or reset, that failed over to an older
+state, that was moved or set up anew has another history behind the point where it parted; so has a restored target.
 The ledger knows the capture set by its id and place, and the cuts of the log that anything at the target is of.
 """
 
@@ -81,6 +81,7 @@ class ConsumerState:
     Attributes:
         position: What lies at or before it may be freed for this consumer's sake.
         transactions, size_bytes: What is kept behind that.
+        oldest_at: When the oldest change that is kept was made; None where none is.
         seen_at: When it last moved, or said that there is nothing for it.
     """
 
@@ -88,7 +89,41 @@ class ConsumerState:
     position: Scn
     transactions: int
     size_bytes: int
+    oldest_at: datetime | None
     seen_at: datetime
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction at the source that was not ended: the disk of log rows freed since then cannot be used again.
+
+    Attributes:
+        holder: Whose it is, for a person.
+        since: When it began; None where the source does not say.
+        size_bytes: The disk that it keeps from being used again, estimated; all of them that are open keep the same.
+    """
+
+    holder: str
+    since: datetime | None
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class LogHold:
+    """The disk that a change log takes at its source, and for whom.
+
+    Attributes:
+        size_bytes: What its files take.
+        consumers: Those that it is kept for, the furthest behind first; none where there is none.
+        open: Transactions open for minutes, the oldest first.
+    """
+
+    size_bytes: int = 0
+    consumers: Sequence[ConsumerState] = ()
+    open: Sequence[OpenTransaction] = ()
+
+
+NOTHING_HELD = LogHold()
 
 
 @dataclass(frozen=True)

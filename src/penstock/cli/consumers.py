@@ -28,7 +28,7 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
         say("no log is kept for anybody: no `penstock run` has registered its pipeline yet, or the source has no log")
     else:
         print_rows(
-            ["name", "id", "target", "position", "transactions", "MB", "last seen"],
+            ["name", "id", "target", "position", "transactions", "MB", "oldest", "last seen"],
             [
                 [
                     c.consumer.name,
@@ -37,6 +37,7 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
                     c.position,
                     c.transactions,
                     f"{c.size_bytes / 1e6:.1f}",
+                    c.oldest_at.isoformat(timespec="seconds") if c.oldest_at else "",
                     c.seen_at.isoformat(timespec="seconds"),
                 ]
                 for c in found
@@ -59,6 +60,24 @@ def remove(
             f"removed {removed.consumer.name}: {count(removed.transactions, 'transaction')}"
             f" {were(removed.transactions)} kept for it; the source frees what nobody else needs"
         )
+
+
+@app.command("give-up")
+def give_up(file: FileOption = None, json: JsonOption = False) -> None:
+    """Remove the consumers that keep more of the log than capture.log.give_up_gb; the log goes with the last one.
+
+    A run does this by itself; for a schedule, where it may be that no run is up.
+    """
+    from penstock.pipeline.log_watch import after_giving_up, given_up_text
+
+    found = open_file(file).give_up()
+    if json:
+        print_json({"removed": [_plain(state) for state in found]})
+        return
+    for state in found:
+        say(f"{given_up_text(state)}; {after_giving_up()}")
+    if not found:
+        say("no consumer keeps more of the log than capture.log.give_up_gb")
 
 
 def _plain(state: ConsumerState) -> dict[str, object]:

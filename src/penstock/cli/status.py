@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -170,6 +171,7 @@ def _set(one: ParameterDetail) -> str:
 
 def show(found: Status) -> None:
     """Print a status for a person."""
+    from penstock.pipeline.log_watch import open_text
     from penstock.pipeline.status import PipelineState
 
     if found.state is PipelineState.NOT_SET_UP and found.publishes_to is None:
@@ -193,6 +195,7 @@ def show(found: Status) -> None:
         at = f"{found.stopped_at.isoformat(timespec='seconds')}: " if found.stopped_at else ""
         facts.append(("stopped", f"{at}{found.reason}"))
     facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
+    facts += [("log held by", open_text(one, datetime.now(UTC))) for one in found.open_transactions]
     print_facts(facts)
 
 
@@ -246,6 +249,10 @@ def held_back(consumer: HeldBack) -> str:
     this = ", this pipeline" if consumer.is_this else ""
     return (
         f"{consumer.name}{where}{this}: {count(consumer.transactions, 'transaction')},"
-        f" {consumer.size_bytes / 1e6:,.1f} MB behind position {consumer.position},"
+        f" {consumer.size_bytes / 1e6:,.1f} MB{_since(consumer)} behind position {consumer.position},"
         f" seen {consumer.seen_at.isoformat(timespec='seconds')}"
     )
+
+
+def _since(consumer: HeldBack) -> str:
+    return f" since {consumer.oldest_at.isoformat(timespec='seconds')}" if consumer.oldest_at else ""

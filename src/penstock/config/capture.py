@@ -9,6 +9,7 @@ import pydantic
 from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, field_validator, model_validator
 
 from penstock.config.document import Document, Fault
+from penstock.config.log import LogConfig
 from penstock.config.parts import ConfigPart, Pattern, Tag, below, checked_place
 from penstock.config.source import SourceKind, check_folder
 from penstock.origins import EVERYTHING, USERS, Origins
@@ -109,6 +110,9 @@ class CaptureConfig(ConfigPart):
         default="users",
         description="trigger_queue: whose changes are captured: users, who are no apply process; everything; or what"
         " carries one of the origin marks in `only`, or none of those in `without`; null stands for no mark",
+    )
+    log: LogConfig = Field(
+        default_factory=LogConfig, description="trigger_queue: how much of the source's disk the log may take"
     )
     _named_at: str = PrivateAttr(default="capture.source: ")
     _folder: Path = PrivateAttr(default=Path())

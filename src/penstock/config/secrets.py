@@ -2,6 +2,9 @@
 
 One that is the whole url is taken as it is. Any other is one part of the url, whatever characters it holds: it is
 percent-encoded in a url, and escaped in `key=value` text.
+
+Messages hold none of them: `dialects.postgres.connection.label` names a database without its password, and
+`kafka.bad_settings` a setting without its value.
 """
 
 from __future__ import annotations

@@ -19,12 +19,14 @@ from penstock.database import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event
-from penstock.history import Consumer, ConsumerState, History, HistoryError
+from penstock.history import Consumer, ConsumerState, History, HistoryError, LogHold
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import told_of_locks
+from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
+from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
 from penstock.position import Limit
@@ -58,6 +60,9 @@ class Capturing:
         # In a source that others fill, nothing has to be set up, followed or freed.
         self._installed = source if isinstance(source, Installable) else None
         self._spark = spark
+        self._log_watch: LogWatch | None = None
+        if self._installed is not None:
+            self._log_watch = LogWatch(self._installed, config.capture.log, self._give_up)
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
         self._uncaptured: set[TableName] = set()
@@ -128,6 +133,40 @@ class Capturing:
         self._installed.remove_consumer(found[0].consumer.id)
         return found[0]
 
+    def log_hold(self) -> LogHold:
+        """Return what disk the log at the source takes, and for whom."""
+        if not self._source.has_capture():
+            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        if self._installed is not None:
+            return self._installed.log_hold(OPEN_FOR)
+        with closing(self._source.open_source()) as stream:
+            return LogHold(consumers=stream.consumers())
+
+    def give_up(self) -> Sequence[ConsumerState]:
+        """Keep the log no more for consumers that keep more than `capture.log.give_up_gb`; returns them.
+
+        Raises:
+            OperatorError: The pipeline file sets no such limit.
+        """
+        if self.config.capture.log.give_up_gb is None:
+            raise OperatorError(
+                "the pipeline file sets no limit", where="capture.log.give_up_gb", do="set it, or name a consumer"
+            )
+        found = over_limit(self.log_hold(), self.config.capture.log)
+        for state in found:
+            self._give_up(state)
+        return found
+
+    def _give_up(self, state: ConsumerState) -> None:
+        self._carry_out(Plan([], self._source_removal(state.consumer), DatabasePlan(""), []), printer="teardown")
+
+    def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
+        raise NotImplementedError
+
+    def _consumer(self) -> Consumer:
+        """The pipeline, as the source's log knows it."""
+        raise NotImplementedError
+
     def origins(self, table: TableName) -> Sequence[TableName]:
         """Return what a table at the target, or a published one, may be called at the source, if by another name."""
         names = self._rules.likely_sources(table) if self._rules is not None else [table]
@@ -167,9 +206,10 @@ class Capturing:
         self.follow(listener)
 
     def follow(self, listener: RunListener) -> None:
-        """Bring the capture up to date after DDL at the source, and say what is not captured."""
-        if self._installed is None:
+        """Bring the capture up to date after DDL at the source, and say what is not captured and what the log takes."""
+        if self._installed is None or self._log_watch is None:
             return
+        self._log_watch.look(self._consumer, listener)
         for behind in self._installed.follow():
             self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
         replaced = set(self._installed.replaced_tables())

@@ -44,7 +44,7 @@ from penstock.database import (
 )
 from penstock.dialects.sessions import LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
 from penstock.errors import OperatorError
-from penstock.history import CaptureOrigin, Consumer, History, HistoryError
+from penstock.history import CaptureOrigin, Consumer, History, HistoryError, LogHold
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyLedger, CopyOrigin
@@ -138,6 +138,13 @@ class Installable(SourceConnector, Protocol):
 
     def remove_consumer(self, id_: str) -> None:
         """Keep the log for a consumer no more."""
+
+    def log_hold(self, older: timedelta) -> LogHold:
+        """Say what disk the log takes, and for whom; looks at all of the log.
+
+        Args:
+            older: Name transactions that are open for longer than this.
+        """
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""

@@ -1,4 +1,7 @@
-"""The first copy of tables of a database, which a run makes before it follows changes."""
+"""The first copy of tables of a database, which a run makes before it follows changes.
+
+Every run begins here, and looks at all captured tables to see which of them are not copied yet.
+"""
 
 from __future__ import annotations
 

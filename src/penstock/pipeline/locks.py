@@ -1,4 +1,7 @@
-"""Naming the session that keeps a pipeline waiting: a database lets ours wait for a lock for ever, without a word."""
+"""Naming the session that keeps a pipeline waiting: a database lets ours wait for a lock for ever, without a word.
+
+That a second run of one pipeline is refused is up to `dialects.postgres.target.ledger.PostgresLedger.refuse_second`.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from penstock.config.limits import retry_limit
 from penstock.database import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
-from penstock.history import HistoryError
+from penstock.history import Consumer, HistoryError
 from penstock.pipeline import resync
 from penstock.pipeline.apply_run import ApplyRun, check_target, end_of_run
 from penstock.pipeline.capturing import Capturing
@@ -48,6 +48,7 @@ from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.lacking import Lacking
 from penstock.pipeline.locks import Holders
+from penstock.pipeline.log_watch import held_too_much
 from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan
@@ -150,7 +151,7 @@ class Pipeline(Capturing):
                 process = held_state(ledger, stream)
             except OperatorError as exc:
                 process, refused = ledger.state(), str(exc)
-            copied = ledger.instantiated()
+            copied, hold = ledger.instantiated(), self.log_hold()
             versions = stream.tables()
             followed = set(self.followed(versions, copied)) - given_up(versions, copied)
             return status_of(
@@ -158,10 +159,17 @@ class Pipeline(Capturing):
                 process,
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
-                    stream.consumers(),
+                    hold,
                     to_copy=len(followed - set(copied)),
                     refused=refused,
-                    attention=[str(one) for one in (*self._lacking.of(followed & set(copied)), *self.not_captured())],
+                    attention=[
+                        str(one)
+                        for one in (
+                            *self._lacking.of(followed & set(copied)),
+                            *self.not_captured(),
+                            *held_too_much(hold, self.config.capture.log),
+                        )
+                    ],
                 ),
                 is_running=ledger.is_running(),
                 copied=[copied[name] for name in followed if name in copied],
@@ -478,6 +486,10 @@ class Pipeline(Capturing):
             installed = self._installed
             source = installed.setup(printer=printer) if installed is not None else nothing_to_set_up()
             return carry_out(plan, self._target.setup(printer=printer), source, holders)
+
+    def _consumer(self) -> Consumer:
+        with closing(self._target.ledger()) as ledger:
+            return ledger.consumer()
 
     def _makes_way(self, table: TableName) -> bool:
         return self._apply.ddl_rules.of(table) is not DdlPolicy.IGNORE

@@ -1,4 +1,7 @@
-"""Reads where the process of a pipeline stands, and refuses a source that has another history. Writes nothing."""
+"""Reads where the process of a pipeline stands, and refuses a source that has another history. Writes nothing.
+
+Why a run stops is decided and written in `apply.process`.
+"""
 
 from __future__ import annotations
 

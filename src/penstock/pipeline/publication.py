@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
 from penstock.database import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
-from penstock.history import History, HistoryError, no_set, other_pipeline
+from penstock.history import Consumer, History, HistoryError, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
@@ -140,7 +140,7 @@ class Publication(Capturing):
         copies = self._sink.copies()
         copied = copies.copied
         with closing(self._source.open_source()) as stream:
-            current = root_versions(stream.tables())
+            current, hold = root_versions(stream.tables()), self.log_hold()
             followed = {name for name in self.followed(current.values(), copied) if name in current}
             whole = {name for name in followed if copies.is_copied(current[name].id, name)}
             found = status_of(
@@ -148,7 +148,7 @@ class Publication(Capturing):
                 process,
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
-                    stream.consumers(),
+                    hold,
                     to_copy=len(followed - whole),
                     refused=None if refused is None else str(refused),
                     attention=[str(found) for found in self.not_captured()],
@@ -452,6 +452,9 @@ class Publication(Capturing):
         of_source = replace(plan, target=DatabasePlan(self._sink.label))
         with closing(Holders(self._lock_watches())) as holders:
             return carry_out(of_source, nothing_to_set_up(), self._database.setup(printer=printer), holders)
+
+    def _consumer(self) -> Consumer:
+        return self._sink.consumer()
 
     def _refused(self, why: str) -> OperatorError:
         return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._sink.label)

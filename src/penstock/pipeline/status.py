@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,7 +11,7 @@ from typing import Any
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.events import SourceFacts
-from penstock.history import ConsumerState
+from penstock.history import NOTHING_HELD, ConsumerState, LogHold, OpenTransaction
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.stream import NOTHING_RECORDED, Backlog
@@ -37,6 +37,7 @@ class HeldBack:
         target: Where it applies or publishes to; None for a Spark reader.
         position: The source keeps all changes after it.
         transactions, size_bytes: How much it keeps.
+        oldest_at: When the oldest change that it keeps was made; None where it keeps none.
     """
 
     id: str
@@ -46,6 +47,7 @@ class HeldBack:
     position: int
     transactions: int
     size_bytes: int
+    oldest_at: datetime | None
     seen_at: datetime
 
     @classmethod
@@ -60,6 +62,7 @@ class HeldBack:
             state.position,
             state.transactions,
             state.size_bytes,
+            state.oldest_at,
             state.seen_at,
         )
 
@@ -89,6 +92,7 @@ class Status:
         attention: Faults that the user has to mend before changes can be captured, or applied: a line each.
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         publishes_to: The archive that changes are published to; None where they are applied.
+        open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
 
     pipeline: str
@@ -117,6 +121,7 @@ class Status:
     recorded_until: datetime | None = None
     source_lost: str | None = None
     ddl: int = 0
+    open_transactions: Sequence[OpenTransaction] = ()
 
     @property
     def consistent_but_for(self) -> int:
@@ -131,6 +136,9 @@ class Status:
         plain["consistent_but_for"] = self.consistent_but_for
         for consumer in plain["consumers"]:
             consumer["seen_at"] = consumer["seen_at"].isoformat()
+            consumer["oldest_at"] = consumer["oldest_at"].isoformat() if consumer["oldest_at"] else None
+        for one in plain["open_transactions"]:
+            one["since"] = one["since"].isoformat() if one["since"] else None
         return plain
 
 
@@ -202,6 +210,7 @@ class SourceState:
     """What a source says of a pipeline; by default nothing, as it is out of reach.
 
     Attributes:
+        hold: Who the source's log is kept for.
         backlog: None where the source cannot be asked, as `lost` says.
         to_copy: How many tables are not copied yet.
         refused: Why no run can go on with the source.
@@ -209,7 +218,7 @@ class SourceState:
     """
 
     backlog: Backlog | None = None
-    consumers: Iterable[ConsumerState] = ()
+    hold: LogHold = NOTHING_HELD
     to_copy: int = 0
     refused: str | None = None
     attention: Sequence[str] = ()
@@ -280,10 +289,11 @@ def status_of(
         reason=reason,
         refused=source.refused,
         attention=source.attention,
-        consumers=[HeldBack.of(consumer, own_id) for consumer in source.consumers],
+        consumers=[HeldBack.of(consumer, own_id) for consumer in source.hold.consumers],
         recorded_until=recorded_until,
         source_lost=source.lost,
         ddl=process.ddl if process else 0,
+        open_transactions=source.hold.open,
     )
 
 

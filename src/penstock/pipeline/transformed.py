@@ -138,7 +138,8 @@ class TransformedDatabase(TransformedConnector):
         """See a database through rules."""
         super().__init__(inner, rules)
         self.setup, self.removal, self.release = inner.setup, inner.removal, inner.release
-        self.remove_consumer, self.other_pipeline = inner.remove_consumer, inner.other_pipeline
+        self.remove_consumer, self.log_hold = inner.remove_consumer, inner.log_hold
+        self.other_pipeline = inner.other_pipeline
         self.history_fault, self.identity = inner.history_fault, inner.identity
         self.lock_run, self.lock_watch = inner.lock_run, inner.lock_watch
         self.follow, self.marks_of_ddl = inner.follow, inner.marks_of_ddl

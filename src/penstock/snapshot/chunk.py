@@ -1,4 +1,7 @@
-"""Chunks: the pieces in which a table is copied, each in one target transaction."""
+"""Chunks: the pieces in which a table is copied, each in one target transaction.
+
+Where a table is cut is asked of its database: `dialects.postgres.source.copy.PostgresCopyOrigin.cut_into_chunks`.
+"""
 
 from __future__ import annotations
 

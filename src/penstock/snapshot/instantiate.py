@@ -99,7 +99,7 @@ class CopyOrigin(Protocol):
         """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
 
     def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
-        """Cut each of the tables into pieces of roughly equal size."""
+        """Cut each of the tables into pieces of roughly equal size; PostgreSQL's are cut in `source/copy.py`."""
 
     def can_resume(self, table: TableName, snapshot: str) -> bool:
         """Whether rows can be put back to what they were at a snapshot, for the chunks that are still missing."""

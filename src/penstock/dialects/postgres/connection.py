@@ -1,4 +1,4 @@
-"""Connections: one way to open them, one way to name them in a message."""
+"""Connections: one way to open them, one way to name them in a message, without password or any other secret."""
 
 from __future__ import annotations
 

@@ -472,7 +472,10 @@ class RecordDecoder:
     def _image(
         self, record: TopicRecord, row: dict[str, Any], layout: RowLayout, *, may_be_absent: bool
     ) -> dict[str, str | None]:
-        """Turn a row into its image, in place: most values are texts, and stay what they are."""
+        """Turn a row into its image, in place: most values are texts, and stay what they are.
+
+        Values that did not come, see `placeholders`, are left out.
+        """
         if may_be_absent:
             is_absent = self.placeholder.stands_for
             row = {name: value for name, value in row.items() if not is_absent(value)}

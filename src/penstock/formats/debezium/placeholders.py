@@ -1,4 +1,7 @@
-"""What stands in a row for a large value that did not change, in each type that a column may have."""
+"""What stands in a row for a large value that did not change, in each type that a column may have.
+
+`decode.RecordDecoder` leaves such values out of a row's image.
+"""
 
 from __future__ import annotations
 

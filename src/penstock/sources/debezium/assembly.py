@@ -1,4 +1,7 @@
-"""Puts the records that were read in their places, and knows which transactions are whole; reads nothing itself."""
+"""Puts the records that were read in their places, and says which transactions are whole; reads nothing itself.
+
+Their events are counted, and held against their END, in `index`.
+"""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class KafkaOffsets:
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Keep offsets, each with a note: a hint that makes the next start shorter.
 
-        Where a run goes on is the low watermark in the target's ledger.
+        Where a run goes on is the low watermark in the target's ledger, `PostgresLedger.complete`.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 

@@ -1,4 +1,7 @@
-"""The partitions that are followed: each has a number, and an offset up to which it was read."""
+"""The partitions that are followed: each has a number, and an offset up to which it was read.
+
+All of it is in memory: where the next run goes on is kept by `dialects.postgres.target.ledger.PostgresLedger.complete`.
+"""
 
 from __future__ import annotations
 

@@ -18,10 +18,12 @@ def check_trigger_queue(document: Document) -> list[Fault]:
 
 def check_others(document: Document) -> list[Fault]:
     """Find what only a capture by triggers can do: other sources decide on copies themselves, and tell no DDL."""
-    apply = document.value("apply")
-    if document.value("capture", "source") == "trigger_queue" or not isinstance(apply, dict):
+    if document.value("capture", "source") == "trigger_queue":
         return []
-    faults = []
+    faults = document.unfit({"capture.log": "only a capture by triggers has a log at the source that is freed"})
+    apply = document.value("apply")
+    if not isinstance(apply, dict):
+        return faults
     if apply.get("first_copy") is False:
         what = "only a pipeline from trigger_queue can begin with what the target holds"
         faults.append(document.fault(("apply", "first_copy"), what))

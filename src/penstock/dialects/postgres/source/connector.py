@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 
 import psycopg
 
@@ -25,7 +26,7 @@ from penstock.dialects.postgres.source.source_switch import PostgresSwitchSource
 from penstock.dialects.postgres.source.teardown import teardown_statements
 from penstock.dialects.postgres.waits import PostgresLockWatch
 from penstock.errors import ConfigError, OperatorError
-from penstock.history import CaptureOrigin, Consumer, History, HistoryError, copied_here
+from penstock.history import CaptureOrigin, Consumer, History, HistoryError, LogHold, copied_here
 from penstock.origins import USERS, Origins
 from penstock.position import Scn
 from penstock.source_switch import Mark
@@ -203,6 +204,11 @@ class PostgresSourceConnector(PostgresConnector):
         """Keep the log for a consumer no more."""
         with self._connection("remove a consumer") as connection:
             connection.execute(history.removal(self._set_name, Consumer(id_, "")))
+
+    def log_hold(self, older: timedelta) -> LogHold:
+        """Say what disk the log takes, and for whom; see `history.log_hold`."""
+        with self._connection("see what the change log takes") as connection:
+            return history.log_hold(connection, self._set_name, older)
 
     def other_pipeline(self, origin: CaptureOrigin) -> str | None:
         """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from datetime import timedelta
 from types import MappingProxyType
 
 from penstock.change import TableName
@@ -47,7 +48,7 @@ from penstock.dialects.postgres.source.event_log_triggers import (
 )
 from penstock.dialects.postgres.waits import PostgresLockWatch
 from penstock.errors import OperatorError
-from penstock.history import CaptureOrigin, Consumer, History, HistoryError
+from penstock.history import CaptureOrigin, Consumer, History, HistoryError, LogHold
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
 from penstock.sources.event_log.classes import Classes, DatabaseClass
@@ -187,6 +188,10 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
 
     def remove_consumer(self, id_: str) -> None:
         """Do nothing: a log has one reader."""
+
+    def log_hold(self, older: timedelta) -> LogHold:
+        """Say nothing: the log is another product's, and its rows stay."""
+        return LogHold()
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return why a process cannot go on with this journal."""

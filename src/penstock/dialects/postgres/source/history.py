@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from penstock.dialects.postgres.connection import Connection, at_once, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.ticks import Ticks
-from penstock.history import CaptureOrigin, Consumer, ConsumerState, History, SourceFacts
+from penstock.history import CaptureOrigin, Consumer, ConsumerState, History, LogHold, OpenTransaction, SourceFacts
 from penstock.position import Anchor, Scn
+from penstock.text import printable
 
 DATABASE_PLACE = (
     "SELECT pg_catalog.concat_ws('/', c.system_identifier, d.oid)"
@@ -112,19 +114,55 @@ def consumers(session: Connection, set_name: str) -> Sequence[ConsumerState]:
     quoted = quote(set_name)
     # A position inside an interval counts as the cut before it: what is kept is whole intervals.
     rows = session.execute(
-        f"SELECT c.id, c.name, c.target, c.target_place, c.scn, l.transactions, l.size_bytes, c.seen_at"
+        "SELECT c.id, c.name, c.target, c.target_place, c.scn, l.transactions, l.size_bytes, l.oldest_at, c.seen_at"
         f" FROM {quoted}.consumer c CROSS JOIN LATERAL (SELECT coalesce((SELECT t.snapshot FROM {quoted}.tick t"
         " WHERE t.scn <= c.scn ORDER BY t.scn DESC LIMIT 1), '1:1:') AS snapshot) t"
         " CROSS JOIN LATERAL (SELECT count(DISTINCT xid) AS transactions,"
         " coalesce(sum(coalesce(pg_column_size(before), 0) + coalesce(pg_column_size(after), 0) + 64), 0)::bigint"
-        f" AS size_bytes FROM {quoted}.log"
+        f" AS size_bytes, min(at) AS oldest_at FROM {quoted}.log"
         " WHERE xid >= pg_snapshot_xmin(t.snapshot) AND NOT pg_visible_in_snapshot(xid, t.snapshot)) l"
         " ORDER BY c.scn, c.name, c.id"
     )
     return [
-        ConsumerState(Consumer(id_, name, target, place), Scn(scn), transactions, size, seen_at)
-        for id_, name, target, place, scn, transactions, size, seen_at in rows
+        ConsumerState(Consumer(id_, name, target, place), Scn(scn), *state)
+        for id_, name, target, place, scn, *state in rows
     ]
+
+
+_OPEN = """
+SELECT 'session ' || pid || concat(' of ' || usename, ', ' || NULLIF(application_name, '')), xact_start
+FROM pg_catalog.pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
+  AND xact_start < clock_timestamp() - %(age)s::interval
+UNION ALL
+SELECT concat('prepared transaction ', quote_literal(gid), ' of ', owner), prepared
+FROM pg_catalog.pg_prepared_xacts
+WHERE database = current_database() AND prepared < clock_timestamp() - %(age)s::interval
+UNION ALL
+SELECT concat('replication slot ', slot_name), NULL FROM pg_catalog.pg_replication_slots
+WHERE xmin IS NOT NULL AND NOT active
+ORDER BY 2, 1
+"""
+"""What keeps freed rows on disk: sessions, whose age only their own role and pg_read_all_stats see, and others."""
+
+_SIZE = """
+SELECT pg_catalog.pg_total_relation_size(c.oid),
+  (pg_catalog.pg_total_relation_size(c.oid) * pg_catalog.pg_stat_get_dead_tuples(c.oid)::float8
+    / greatest(pg_catalog.pg_stat_get_dead_tuples(c.oid) + pg_catalog.pg_stat_get_live_tuples(c.oid), 1))::bigint
+FROM pg_catalog.pg_class c WHERE c.oid = %s::regclass
+"""
+
+
+def log_hold(session: Connection, set_name: str, older: timedelta) -> LogHold:
+    """Say what disk the log takes, and for whom; names transactions that are open for longer than `older`."""
+    row = session.execute(_SIZE, [f"{quote(set_name)}.log"]).fetchone()
+    assert row is not None
+    size, dead = row
+    open_ = [
+        OpenTransaction(printable(holder), since, dead)
+        for holder, since in session.execute(_OPEN, {"age": older}).fetchall()
+    ]
+    return LogHold(size, consumers(session, set_name), open_)
 
 
 def removal(set_name: str, consumer: Consumer) -> str:

@@ -1,4 +1,7 @@
-"""The advisory lock that makes a run the only one of its process: it is held as long as the run's session lives."""
+"""The advisory lock that makes a run the only one of its process: it is held as long as the run's session lives.
+
+`ledger.PostgresLedger` takes it, and refuses a second run.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,187 @@
+"""Who keeps the log at the source, and for how long, is said in time; beyond a limit it is given up."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from penstock.apply.listener import RunListener
+from penstock.errors import ConfigError, OperatorError
+from penstock.events import Event, SourceFacts
+from penstock.history import OpenTransaction
+from penstock.pipeline.health import ProblemKind, problems
+from penstock.pipeline.log_watch import LogWatch
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline_file import parse
+from penstock.wiring import open_pipeline
+from tests.lab import FILE, Lab
+
+SCHEMA = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+NOTHING_ALLOWED = "{warn_gb: 0.0000001, warn_hours: 0.0000001}"
+GIVEN_UP_SOON = "{warn_gb: 0.0000001, give_up_gb: 0.0001}"
+
+
+class Heard(RunListener):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Event, str]] = []
+
+    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
+        self.lines.append((event, text))
+
+
+@pytest.fixture
+def away(lab: Lab) -> Lab:
+    """A pipeline that has begun, and does not read what was written since."""
+    lab.setup(SCHEMA)
+    write(lab)
+    return lab
+
+
+def write(lab: Lab, *, first: int = 1) -> None:
+    # Text that does not get smaller when it is compressed.
+    lab.source.execute(
+        "INSERT INTO t SELECT g, (SELECT string_agg(md5((g * 1000 + n)::text), '') FROM generate_series(1, 40) n)"
+        " FROM generate_series(%s::int, %s::int) g",
+        [first, first + 199],
+    )
+
+
+def pipeline(lab: Lab, log: str, *, name: str | None = None) -> Pipeline:
+    text = FILE.format(name=name or lab.name, tables=["public.*"], row_triggers=[])
+    text = text.replace("  connection: shop\n", f"  connection: shop\n  log: {log}\n")
+    environment = {"SHOP_URL": lab.source_url, "COPY_URL": lab.target_url}
+    return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
+
+
+def watch(of: Pipeline, *, now: bool = True) -> LogWatch:
+    made = of._log_watch
+    assert made is not None
+    if now:
+        made._next_at = 0
+    return made
+
+
+def open_now(lab: Lab) -> Sequence[OpenTransaction]:
+    installed = pipeline(lab, "{}")._installed
+    assert installed is not None
+    return installed.log_hold(timedelta(0)).open
+
+
+def test_a_consumer_that_is_away_needs_attention(away: Lab) -> None:
+    quiet = pipeline(away, "{}").status()
+    found = pipeline(away, NOTHING_ALLOWED).status()
+
+    assert not quiet.attention
+    (line,) = found.attention
+    assert re.search(r"the log keeps \d\.\d MB, the oldest of it .* old, for consumer " + away.name, line)
+    assert f"penstock consumers remove {away.name}" in line
+    assert [one.kind for one in problems(found, max_lag_s=1e9, max_errors=0)].count(ProblemKind.ATTENTION) == 1
+    (consumer,) = found.to_json()["consumers"]
+    assert consumer["size_bytes"] > 200_000
+    assert consumer["oldest_at"] is not None
+
+
+def test_one_that_has_read_all_keeps_nothing(away: Lab) -> None:
+    away.apply()
+    away.log.free(away.log.tick(), away.ledger.consumer().id)
+
+    found = pipeline(away, "{warn_hours: 0.0000001}").status()
+    assert not found.attention
+    assert found.consumers[0].oldest_at is None
+
+
+def test_an_open_transaction_is_named_with_its_session(away: Lab) -> None:
+    with psycopg.connect(away.source_url, application_name="nightly report") as other:
+        other.execute("SELECT pg_current_xact_id()")
+        (one,) = open_now(away)
+        assert f"session {other.info.backend_pid} of " in one.holder
+        assert one.holder.endswith(", nightly report")
+        assert one.since is not None
+    assert not open_now(away)
+
+
+def test_a_run_says_it_once_and_when_it_is_over(away: Lab) -> None:
+    heard, one = Heard(), pipeline(away, "{warn_gb: 0.0001}")
+    looking = watch(one, now=False)
+    looking.look(away.ledger.consumer, heard)
+    assert heard.lines == []
+    for _ in range(2):
+        watch(one).look(away.ledger.consumer, heard)
+    assert [event for event, _ in heard.lines] == [Event.LOG_HELD]
+    assert f"for consumer {away.name}" in heard.lines[0][1]
+
+    away.apply()
+    away.log.free(away.log.tick(), away.ledger.consumer().id)
+    watch(one).look(away.ledger.consumer, heard)
+    assert [event for event, _ in heard.lines] == [Event.LOG_HELD, Event.LOG_HELD]
+    assert "keeps no more of the log than it may" in heard.lines[1][1]
+    watch(one).look(away.ledger.consumer, heard)
+    assert len(heard.lines) == 2
+
+
+def test_another_one_is_given_up_and_this_one_goes_on(away: Lab) -> None:
+    forgotten = f"SELECT 'x', 'forgotten', min(scn) FROM {away.set_name}.tick"
+    away.source.execute(f"INSERT INTO {away.set_name}.consumer (id, name, scn) {forgotten}")
+    away.apply()
+    away.log.free(away.log.tick(), away.ledger.consumer().id)
+    heard = Heard()
+
+    watch(pipeline(away, GIVEN_UP_SOON)).look(away.ledger.consumer, heard)
+
+    (line,) = [text for event, text in heard.lines if event is Event.LOG_GIVEN_UP]
+    assert line.startswith("the log is kept no more for forgotten, which kept 0.")
+    assert [state.consumer.name for state in away.log.consumers()] == [away.name]
+    write(away, first=1001)
+    away.apply()
+    assert len(away.rows("t")) == 400
+
+
+def test_the_last_one_is_given_up_with_the_set(away: Lab) -> None:
+    with pytest.raises(OperatorError, match="the log is kept no more for") as caught:
+        watch(pipeline(away, GIVEN_UP_SOON)).look(away.ledger.consumer, Heard())
+    assert "penstock setup" in str(caught.value.do)
+    assert "penstock resync --all" in str(caught.value.do)
+
+    away.log.close()
+    assert away.source.execute("SELECT to_regclass(%s)", [f"{away.set_name}.log"]).fetchone() == (None,)
+    assert away.source.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
+    # Writers go on, and what follows is the way out that was said.
+    write(away, first=1001)
+    away.ledger.close()
+    again = pipeline(away, GIVEN_UP_SOON)
+    again.setup()
+    with pytest.raises(OperatorError, match="penstock resync --all"):
+        again.run(threading.Event(), Heard(), until_caught_up=True)
+    again.resync()
+    pipeline(away, "{}").run(threading.Event(), Heard(), until_caught_up=True)
+    assert len(away.rows("t")) == 400
+
+
+def test_a_command_does_it_where_no_run_is_up(away: Lab) -> None:
+    with pytest.raises(OperatorError, match="sets no limit"):
+        pipeline(away, "{}").give_up()
+    assert pipeline(away, "{give_up_gb: 100}").give_up() == []
+    (state,) = pipeline(away, GIVEN_UP_SOON).give_up()
+    assert state.consumer.name == away.name
+    assert pipeline(away, "{}").status().state == "not set up"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("{warn_gb: 5, give_up_gb: 5}", "must be more than warn_gb"),
+        ("{warn_gb: 0}", "greater than 0"),
+        ("{warn_days: 1}", "warn_days"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(lab: Lab, log: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        pipeline(lab, log)
