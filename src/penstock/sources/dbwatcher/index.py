@@ -98,7 +98,7 @@ class MessageIndex:
 
     Attributes:
         found: The transactions, by position.
-        fault: What is wrong with the message at which it stopped.
+        fault: What is wrong with the message at which it stopped, and the message's position.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MessageIndex:
             patterns: Mean the tables that are followed.
         """
         self.found: list[Indexed] = []
-        self.fault: PenstockError | None = None
+        self.fault: tuple[Scn, PenstockError] | None = None
         self._log = log
         self._tables = tables
         self._reading = reading
@@ -132,7 +132,7 @@ class MessageIndex:
             try:
                 self._add(stored)
             except PenstockError as exc:
-                self.fault = exc
+                self.fault = stored.place.position, exc
                 return
             self._looked_upto = stored.place.position
 

@@ -193,8 +193,10 @@ class Messages:
         return self._tables.versions()
 
     def end(self) -> Scn:
-        """Return the position of the last transaction."""
+        """Return the position of the last transaction, or of the message at fault that keeps more from being read."""
         self._index.look()
+        if self._index.fault is not None:
+            return self._index.fault[0]
         found = self._index.found
         return Scn(found[-1].position) if found else START
 
@@ -210,7 +212,7 @@ class Messages:
         if found:
             return self._slice(after, found)
         if self._index.fault is not None:
-            raise self._index.fault
+            raise self._index.fault[1]
         return None
 
     def proof_at(self, position: Scn) -> str:
