@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.change import Change, Image, Op, TableName
+from penstock.errors import MalformedInputError, OperatorError
+from penstock.external_values import ExternalValue
 from penstock.formats.dbwatcher.changes import changes_of
 from penstock.formats.dbwatcher.message import Message
 from penstock.formats.dbwatcher.reader import read_message
@@ -180,3 +182,72 @@ def test_ddl_in_the_middle_has_a_message_of_its_own_and_nothing_is_committed_bef
     event = changes_of(found[1], {}).event
     assert event is not None
     assert (event.action.value, event.table, event.repl_key, event.txn_id) == ("ALTER", T.name, 2, "X1")
+
+
+def test_what_cannot_be_told_is_refused_and_never_left_out() -> None:
+    for change, why in (
+        (Change(0, Op.GAP, T.name, 1, None, None), "were not captured"),
+        (Change(0, Op.TRUNCATE, T.name, 1, None, None), "was truncated"),
+        (insert(photo=ExternalValue.at("7", 10, is_binary=True)), "not in its image|is not Base64"),
+        (insert(name=ExternalValue.at("7", 10, is_binary=False)), "not in its image"),
+        (insert(photo="secret!"), "'photo' of table public.t is not Base64"),
+    ):
+        with pytest.raises(OperatorError, match=why) as raised:
+            messages([change])
+        assert "secret" not in str(raised.value)
+
+
+HEAD = "<sql><desc><command>REPLICATION</command><ident>x</ident></desc>"
+NAMED = "<attr name='tableName'>t</attr><attr name='schema'>public</attr><attr name='replKey'>7</attr>"
+
+REFUSED = {
+    "a row has no action": f"{NAMED}",
+    "action 'MERGE' of a row is not known": f"{NAMED}<attr name='action'>MERGE</attr>",
+    "action 'DROP' of a row is not known": f"{NAMED}<attr name='action'>DROP</attr>",
+    "no tableName": "<attr name='action'>INSERT</attr>",
+    "has no oldContent": f"{NAMED}<attr name='action'>UPDATE</attr>",
+    "replKey is no whole number": f"{NAMED}<attr name='replKey'>x</attr><attr name='action'>INSERT</attr>",
+    "column 'id' is no whole number": f"<col name='id'>7.5</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "column 'amount' is no number": f"<col name='amount'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "column 'flag' is no boolean": f"<col name='flag'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "column 'photo' is neither Base64": f"<col name='photo'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "column 'ts' is no timestamp": f"<col name='ts'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "column 'ts' is no date and": f"<col name='ts'>2023-02-29 00:00:00</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "no UTF-8": f"<col name='name' encoding='base64'>/w==</col>{NAMED}<attr name='action'>INSERT</attr>",
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_row_that_is_no_change_is_refused_with_its_place_and_without_its_value(why: str) -> None:
+    message = read_message(f"{HEAD}<row/><row>{REFUSED[why]}</row></sql>".encode().replace(b"<row/>", b""))
+
+    with pytest.raises(MalformedInputError, match=why) as raised:
+        changes_of(message, {T.name: T})
+
+    assert "row 0" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_column_that_no_definition_has_is_read_as_it_is() -> None:
+    message = read_message(
+        f"{HEAD}<row><col name='ts'>2024-01-02 03:04:05</col><col name='photo' encoding='base64'>/w==</col>"
+        f"<col name='name' encoding='base64'>YQ1i</col>{NAMED}<attr name='action'>INSERT</attr></row></sql>".encode()
+    )
+
+    assert changes_of(message, {}).parts[0].changes[0] == Change(
+        0, Op.INSERT, T.name, 0, None, {"ts": "2024-01-02 03:04:05", "photo": "/w==", "name": "a\rb"}
+    )
+
+
+def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no_schema() -> None:
+    document = (
+        "<sql><desc><command>REPLICATION</command><ident>x</ident><attr name='action'>INSERT</attr>"
+        "<attr name='schema'> </attr><attr name='tableName'>t</attr></desc>"
+        "<row><col name='id'>1</col></row><row><attr name='action'>DELETE</attr><col name='id'>1</col></row></sql>"
+    )
+
+    (part,) = changes_of(read_message(document.encode()), {T.name: T}, default_schema="public", first_seq=5).parts
+
+    assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
+    assert {change.table for change in part.changes} == {T.name}
+    assert (part.txn_id, part.repl_keys) == ("x", [None, None])

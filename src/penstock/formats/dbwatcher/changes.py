@@ -153,7 +153,7 @@ class _RowReader:
         self._default_schema = default_schema
         self._first_seq = first_seq
         self._find = find
-        self._tables: dict[TableName, _TableReader] = {}
+        self._tables: dict[tuple[str, str], _TableReader] = {}
 
     def parts(self) -> Sequence[TransactionPart]:
         parts: list[TransactionPart] = []
@@ -203,28 +203,32 @@ class _RowReader:
                 "a row has no action" if action is None else f"the action {_shown(action)} of a row is not known"
             )
         table = self._table(said)
-        image = table.image(row.columns)
         if op is Op.INSERT:
-            return Change(seq, op, table.name, table.version, None, image)
+            return Change(seq, op, table.name, table.version, None, table.image(row.columns))
         if op is Op.DELETE:
-            return Change(seq, op, table.name, table.version, image, None)
+            return Change(seq, op, table.name, table.version, table.image(row.columns), None)
         if row.old is None:
             raise UnreadableError("an UPDATE has no oldContent, so the row cannot be found")
-        old = table.image(row.old)
+        raw, old = row.old, table.image(row.old)
         # A column that the old image lacks was not known before.
-        changed = {name: value for name, value in image.items() if name not in old or old[name] != value}
+        told = table.image(
+            {name: value for name, value in row.columns.items() if name not in raw or raw[name] != value}
+        )
+        # What is written in two ways may be the same value: bytes and their text, 0.5 and .5.
+        changed = {name: value for name, value in told.items() if name not in old or old[name] != value}
         return Change(seq, op, table.name, table.version, old, changed)
 
     def _table(self, said: Mapping[str, str]) -> _TableReader:
         name = said.get("tableName")
         if not name:
             raise MalformedInputError("there is no tableName")
-        # Where a vendor has no schemas, a blank stands for one.
-        schema = said.get("schema", "").strip() or self._default_schema
-        found = TableName(schema, name)
-        if found not in self._tables:
-            self._tables[found] = _TableReader(found, self._find(found))
-        return self._tables[found]
+        schema = said.get("schema", "")
+        table = self._tables.get((schema, name))
+        if table is None:
+            # Where a vendor has no schemas, a blank stands for one.
+            found = TableName(schema.strip() or self._default_schema, name)
+            table = self._tables[schema, name] = _TableReader(found, self._find(found))
+        return table
 
     def _where(self, number: int, said: Mapping[str, str]) -> str:
         key = said.get("replKey", "")
@@ -239,21 +243,20 @@ class _TableReader:
     def __init__(self, name: TableName, schema: TableSchema | None) -> None:
         self.name = name
         self.version = NO_VERSION if schema is None else schema.version
-        self._readers: dict[str, Reader] = {}
-        if schema is not None:
-            self._readers = {column.name: reader_of(column.logical) for column in schema.columns}
+        columns = schema.columns if schema is not None else ()
+        self._readers: Mapping[str, Reader] = {column.name: reader_of(column.logical) for column in columns}
 
     def image(self, columns: Columns) -> Image:
-        return {name: None if value is None else self._text(name, value) for name, value in columns.items()}
+        readers = self._readers
+        try:
+            return {name: None if value is None else readers[name](value) for name, value in columns.items()}
+        except (KeyError, UnreadableError, MalformedInputError):
+            return {name: None if value is None else self._text(name, value) for name, value in columns.items()}
 
     def _text(self, name: str, value: str | bytes) -> str:
-        reader = self._readers.get(name)
-        if reader is None:
-            text = untyped_text(value)
-            assert text is not None
-            return text
+        """Return canonical text, of a column without definition, too; an error names the column."""
         try:
-            return reader(value)
+            return self._readers.get(name, untyped_text)(value)
         except UnreadableError as exc:
             raise UnreadableError(f"the value of column {_shown(name)} {exc}") from None
         except MalformedInputError as exc:

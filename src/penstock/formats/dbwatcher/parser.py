@@ -37,6 +37,10 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+class RefusedError(Exception):
+    """What is wrong, without the place."""
+
+
 class MessageParser:
     """Reads one message, in pieces."""
 
@@ -82,7 +86,7 @@ class MessageParser:
         except expat.ExpatError as exc:
             what = f"the message is no XML: {expat.ErrorString(exc.code)}"
             raise self._malformed(what, exc.lineno, exc.offset) from exc
-        except _RefusedError as exc:
+        except RefusedError as exc:
             # Without the cause, whose own cause may hold a value.
             raise self._malformed(str(exc), parser.CurrentLineNumber, parser.CurrentColumnNumber) from None
         except (LookupError, ValueError) as exc:
@@ -109,9 +113,9 @@ class MessageParser:
             in_row = open_[1] == "row"
             if (tag == "col" and in_row) or tag == "attr":
                 if "name" not in said:
-                    raise _RefusedError(f"a <{tag}> has no name")
+                    raise RefusedError(f"a <{tag}> has no name")
             elif tag == "col":
-                raise _RefusedError("a <col> stands outside of a row")
+                raise RefusedError("a <col> stands outside of a row")
             else:
                 tag = tag.lower() if tag not in ("COL", "ATTR") else ""
                 if in_row or tag not in _IN_DESC:
@@ -122,7 +126,7 @@ class MessageParser:
             self._text, self._is_markup = [], False
         elif len(open_) == 3:
             if open_[2] != "attr":
-                raise _RefusedError(f"an element stands inside a <{open_[2]}>")
+                raise RefusedError(f"an element stands inside a <{open_[2]}>")
             if not self._is_markup:
                 self._text, self._is_markup = [escape("".join(self._text or ()))], True
             self._start_below(tag, said)
@@ -133,13 +137,13 @@ class MessageParser:
         lower = tag.lower()
         if not self._open:
             if lower != "sql":
-                raise _RefusedError("the root is not <sql>")
+                raise RefusedError("the root is not <sql>")
         elif lower == "desc":
             if self._has_head:
-                raise _RefusedError("there is a second <desc>")
+                raise RefusedError("there is a second <desc>")
         elif lower == "row":
             if not self._has_head:
-                raise _RefusedError("a <row> stands before <desc>")
+                raise RefusedError("a <row> stands before <desc>")
             self._columns, self._attributes, self._old = {}, {}, None
         else:
             self._skip()
@@ -149,7 +153,7 @@ class MessageParser:
     def _start_below(self, tag: str, said: Mapping[str, str]) -> None:
         """Take an element inside a skipped one; or inside an attribute, where its markup becomes text again."""
         if len(self._open) + self._skipped + self._nested >= self._limits.depth:
-            raise _RefusedError(f"more than {self._limits.depth} elements are inside each other")
+            raise RefusedError(f"more than {self._limits.depth} elements are inside each other")
         if self._skipped:
             self._skipped += 1
             return
@@ -190,7 +194,7 @@ class MessageParser:
                     self._end_head()
                 case _:
                     if not self._has_head:
-                        raise _RefusedError("there is no <desc>")
+                        raise RefusedError("there is no <desc>")
 
     def _end_attribute(self, text: str) -> None:
         name = self._said["name"]
@@ -206,7 +210,7 @@ class MessageParser:
 
     def _end_head(self) -> None:
         if self._command is None:
-            raise _RefusedError("<desc> has no <command>")
+            raise RefusedError("<desc> has no <command>")
         self._has_head = True
         self._parts.append(Head(self._command, self._ident or "", self._attributes, tuple(self._metadata)))
 
@@ -214,15 +218,11 @@ class MessageParser:
         if self._text is not None:
             self._text.append(escape(text) if self._is_markup else text)
         elif not self._skipped and not text.isspace():
-            raise _RefusedError("text stands outside of an element that has a value")
+            raise RefusedError("text stands outside of an element that has a value")
 
     def _malformed(self, what: str, line: int, column: int) -> MalformedInputError:
         place = f"line {line}, column {column + 1}"
         return MalformedInputError(what, where=f"{self._name}, {place}" if self._name else place)
-
-
-class _RefusedError(Exception):
-    """What is wrong, without the place."""
 
 
 def read_columns(content: str, *, name: str = "", limits: Limits = DEFAULT_LIMITS) -> Columns:
@@ -233,29 +233,29 @@ def read_columns(content: str, *, name: str = "", limits: Limits = DEFAULT_LIMIT
     """
     try:
         return _columns(content, limits)
-    except _RefusedError as exc:
+    except RefusedError as exc:
         raise MalformedInputError(str(exc), where=name) from None
 
 
 def _columns(content: str, limits: Limits) -> Columns:
     if content.isprintable() or NOT_XML.search(content) is None:
-        found = _COLUMN.findall(content)
+        found = COLUMN.findall(content)
         if found and not found[-1][5]:
             return {
-                name: None if null else _base64(text) if packed else text or cdata
+                name: None if null else packed_bytes(text) if packed else text or cdata
                 for name, null, packed, text, cdata, _ in found
             }
     try:
         return MessageParser("", limits).fragment(content)
     except MalformedInputError as exc:
         # The place would be one inside the fragment.
-        raise _RefusedError(f"the columns of an image cannot be read: {exc.what}") from None
+        raise RefusedError(f"the columns of an image cannot be read: {exc.what}") from None
 
 
 _PLAIN = r"[^<&\r\]]*(?:\](?!\]>)[^<&\r\]]*)*"
 """Text without markup, and without `]]>` and carriage returns, which XML does not carry as they are."""
 
-_COLUMN = re.compile(
+COLUMN = re.compile(
     r'<col name="([^"<&\t\r\n]*)"(?:'
     r'( type="null")/>'
     rf'|( encoding="base64")?>({_PLAIN})</col>'
@@ -271,19 +271,26 @@ def _value(text: str, said: Mapping[str, str]) -> Value:
         return text
     if said.get("type") == "null":
         if text.strip():
-            raise _RefusedError("a value of type null has text")
+            raise RefusedError("a value of type null has text")
         return None
     encoding = said.get("encoding", "forcePlain").lower()
     if encoding == "forceplain":
         return text
     if encoding != "base64":
-        raise _RefusedError(f"the encoding {_shown(encoding)} is not base64 or forcePlain")
-    value = _base64(text)
+        raise RefusedError(f"the encoding {_shown(encoding)} is not base64 or forcePlain")
+    value = packed_bytes(text)
     charset = said.get("charset")
     return value if charset is None else _decoded(value, charset)
 
 
-def _base64(text: str) -> bytes:
+def packed_bytes(text: str) -> bytes:
+    """Return the bytes of Base64, with any white space inside; raises `RefusedError` where it is none."""
+    try:
+        # Without white space, as it is usually written, it is read at once.
+        if len(text) % 4 == 0:
+            return binascii.a2b_base64(text, strict_mode=True) if text else b""
+    except ValueError:
+        pass
     packed = text.translate(_WHITE_SPACE)
     try:
         # What has too many signs of padding, or too few, would be taken without the length.
@@ -291,23 +298,23 @@ def _base64(text: str) -> bytes:
             return binascii.a2b_base64(packed, strict_mode=True) if packed else b""
     except ValueError:
         pass
-    raise _RefusedError("a value is not padded Base64 of the standard alphabet")
+    raise RefusedError("a value is not padded Base64 of the standard alphabet")
 
 
 def _decoded(value: bytes, charset: str) -> str:
     try:
         return value.decode(charset)
     except LookupError:
-        raise _RefusedError(f"the charset {_shown(charset)} is not known") from None
+        raise RefusedError(f"the charset {_shown(charset)} is not known") from None
     except ValueError:
-        raise _RefusedError(f"a value is not of the charset {_shown(charset)}") from None
+        raise RefusedError(f"a value is not of the charset {_shown(charset)}") from None
 
 
 def _command(text: str) -> Command:
     # Plain messages of DbWatcher have `statement` in small letters.
     found = _COMMANDS.get(text.upper())
     if found is None:
-        raise _RefusedError(f"the command {_shown(text)} is not known")
+        raise RefusedError(f"the command {_shown(text)} is not known")
     return found
 
 
@@ -316,4 +323,4 @@ def _shown(name: str) -> str:
 
 
 def _refuse_doctype(*_: object) -> NoReturn:
-    raise _RefusedError("the message declares a document type; no entity is resolved")
+    raise RefusedError("the message declares a document type; no entity is resolved")

@@ -21,7 +21,8 @@ from binascii import b2a_base64
 from enum import IntEnum
 from functools import lru_cache
 
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
+from penstock.external_values import ExternalValue
 from penstock.formats.dbwatcher.message import Columns, Value
 from penstock.text import printable
 
@@ -58,6 +59,7 @@ def col2xml(name: str, value: Value) -> str:
 
     Raises:
         MalformedInputError: The name holds a character that XML cannot carry.
+        OperatorError: The value lies outside of its image.
     """
     head = _head(name)
     if type(value) is str:
@@ -69,12 +71,29 @@ def col2xml(name: str, value: Value) -> str:
         value = bytes_of(value)
     elif value is None:
         return f'{head} type="null"/>'
+    elif isinstance(value, ExternalValue):
+        raise OperatorError(
+            f"the value of column {printable(name)!r} is not in its image: it is too large for one",
+            do="leave the column out, or raise the size from which values stay out of images",
+        )
     return f'{head} encoding="base64">{base64_of(value)}</col>'
 
 
 def columns2xml(columns: Columns) -> str:
     """Write an image as it stands in ITEMS: its `<col>` elements, with nothing between them."""
-    return "".join([col2xml(name, value) for name, value in columns.items()])
+    return "".join(
+        [
+            # Most values are printable and need no protection, and are written without a call.
+            f"{_head(name)}>{value}</col>"
+            if type(value) is str
+            and value.isprintable()
+            and "<" not in value
+            and "&" not in value
+            and "]]>" not in value
+            else col2xml(name, value)
+            for name, value in columns.items()
+        ]
+    )
 
 
 def bytes_of(text: str) -> bytes:

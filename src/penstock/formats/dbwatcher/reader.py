@@ -11,6 +11,8 @@ attributes of one name the last one counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
 from typing import BinaryIO
 
 from penstock.errors import MalformedInputError
@@ -26,6 +28,7 @@ from penstock.formats.dbwatcher.message import (
     Row,
 )
 from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, Limits, MessageParser, read_columns
+from penstock.formats.dbwatcher.usual import MOST_BYTES, read_usual
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "read_columns", "read_control", "read_message", "read_parts"]
 
@@ -56,7 +59,14 @@ def read_message(
         if not isinstance(body, bytes):
             body = body.read(limits.bytes + 1)
         body = decompress(body, properties, most_bytes=limits.bytes, name=name)
-    parts = read_parts(_pieces(body), name=name, limits=limits)
+    pieces: Iterable[bytes] = (body,) if isinstance(body, bytes) else _pieces(body)
+    if not isinstance(body, bytes):
+        # Most files are short; what is read of a longer one stands before its other pieces.
+        begin = body.read(min(MOST_BYTES, limits.bytes) + 1)
+        body, pieces = begin, chain((begin,), pieces)
+    if len(body) <= limits.bytes and (usual := read_usual(body)) is not None:
+        return replace(usual, properties=properties)
+    parts = read_parts(pieces, name=name, limits=limits)
     head = next(parts)
     assert isinstance(head, Head)
     return Message(head, [part for part in parts if isinstance(part, Row)], properties)
@@ -105,9 +115,6 @@ def read_control(body: bytes, properties: Mapping[str, str]) -> ControlMessage |
     return ControlMessage(command, parameters)
 
 
-def _pieces(body: bytes | BinaryIO) -> Iterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-        return
+def _pieces(body: BinaryIO) -> Iterator[bytes]:
     while piece := body.read(_PIECE):
         yield piece

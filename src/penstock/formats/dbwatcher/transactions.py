@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import OperatorError
-from penstock.external_values import ExternalValue
 from penstock.formats.dbwatcher.message import Action, Attribute, Columns, Command, Head, Message, Property, Row, Value
 from penstock.formats.dbwatcher.values import UnreadableError, Writer, writer_of
 from penstock.schema import TableSchema
@@ -45,6 +44,9 @@ class WriterSettings:
     sends_truncate: bool = False
 
 
+DEFAULT_SETTINGS = WriterSettings()
+
+
 class KeyedTransaction(NamedTuple):
     """A transaction to be sent.
 
@@ -65,7 +67,7 @@ class TransactionWriter:
     def __init__(
         self,
         find: Callable[[TableName, int], TableSchema | None],
-        settings: WriterSettings = WriterSettings(),
+        settings: WriterSettings = DEFAULT_SETTINGS,
         *,
         first_message: int = 1,
     ) -> None:
@@ -76,7 +78,7 @@ class TransactionWriter:
         """
         self._settings = settings
         self._find = find
-        self._tables: dict[tuple[TableName, int], _TableWriter] = {}
+        self._tables: dict[tuple[TableName, int], TableWriter] = {}
         self._numbers = count(first_message)
 
     def messages(self, transactions: Iterable[KeyedTransaction]) -> Iterator[Message]:
@@ -153,10 +155,7 @@ class TransactionWriter:
             case Op.DELETE:
                 return Row(table.image(change.before or {}), table.attributes(Action.DELETE, key, txn_id))
             case _:
-                new = table.image(change.after or {})
-                # A receiver takes an image without columns for one that it has to fetch.
-                said = {name: value for name, value in new.items() if value is not None} or new
-                return Row(said, table.attributes(Action.INSERT, key, txn_id))
+                return Row(table.inserted(change.after or {}), table.attributes(Action.INSERT, key, txn_id))
 
     def _table_change(self, change: Change, key: int, txn_id: str) -> _TableChange:
         said = change.before or {}
@@ -204,13 +203,11 @@ class TransactionWriter:
             Property.MESSAGE_SEQ.value: str(next(self._numbers)),
         }
 
-    def _table(self, change: Change) -> _TableWriter:
+    def _table(self, change: Change) -> TableWriter:
         found = self._tables.get((change.table, change.table_version))
         if found is None:
             schema = self._find(change.table, change.table_version)
-            found = self._tables[change.table, change.table_version] = _TableWriter(
-                change.table, schema, self._settings
-            )
+            found = self._tables[change.table, change.table_version] = TableWriter(change.table, schema, self._settings)
         return found
 
 
@@ -224,22 +221,22 @@ class _TableChange(NamedTuple):
     txn_id: str
 
 
-class _TableWriter:
+class TableWriter:
     """Writes images of one version of a table."""
 
     def __init__(self, name: TableName, schema: TableSchema | None, settings: WriterSettings) -> None:
+        """Write values as they are where there is no definition."""
         self._name = name
         self._settings = settings
-        self._writers: dict[str, Writer] = {}
-        for column in schema.columns if schema is not None else ():
-            writer = writer_of(column.logical)
-            if writer is not None:
-                self._writers[column.name] = writer
+        columns = schema.columns if schema is not None else ()
+        writers = [(column.name, writer_of(column.logical)) for column in columns]
+        self._writers: Sequence[tuple[str, Writer]] = [(n, writer) for n, writer in writers if writer is not None]
 
     def attributes(self, action: Action, key: int, txn_id: str) -> Mapping[str, str]:
+        """Return what a row says of itself, or `<desc>` of a change of the table."""
         said = {
             "schema": self._name.schema,
-            "action": action.value,
+            "action": str(action),
             "replKey": str(key),
             "version": self._settings.version,
             "transaction": txn_id,
@@ -250,18 +247,19 @@ class _TableWriter:
         return said
 
     def image(self, image: Image) -> Columns:
-        return {name: value if value is None else self._value(name, value) for name, value in image.items()}
+        """Write the values of an image; raises an `OperatorError` at one that is no canonical text of its type."""
+        found: dict[str, Value] = dict(image)
+        for name, writer in self._writers:
+            text = image.get(name)
+            if text is not None:
+                try:
+                    found[name] = writer(text)
+                except UnreadableError as exc:
+                    raise OperatorError(f"the value of column {name!r} of table {self._name} {exc}") from None
+        return found
 
-    def _value(self, name: str, text: str) -> Value:
-        if isinstance(text, ExternalValue):
-            raise OperatorError(
-                f"the value of column {name!r} of table {self._name} is not in its image: it is too large for one",
-                do="leave the column out, or raise the size from which values stay out of images",
-            )
-        writer = self._writers.get(name)
-        if writer is None:
-            return text
-        try:
-            return writer(text)
-        except UnreadableError as exc:
-            raise OperatorError(f"the value of column {name!r} of table {self._name} {exc}") from None
+    def inserted(self, image: Image) -> Columns:
+        """Write the image of an INSERT, without columns that are NULL."""
+        new = self.image(image)
+        # A receiver takes an image without columns for one that it has to fetch.
+        return {name: value for name, value in new.items() if value is not None} or new

@@ -25,7 +25,6 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
-from penstock.formats.dbwatcher.message import Value
 from penstock.formats.dbwatcher.protect import base64_of, text_of
 from penstock.formats.debezium import temporal
 from penstock.logical import Kind, LogicalType
@@ -54,9 +53,9 @@ def reader_of(logical: LogicalType) -> Reader:
     return _READERS.get(logical.kind, text_of)
 
 
-def untyped_text(value: Value) -> str | None:
+def untyped_text(value: str | bytes) -> str:
     """Return the value of a column of which nothing is known: a text, or Base64 where the bytes are no text."""
-    if value is None or isinstance(value, str):
+    if isinstance(value, str):
         return value
     try:
         return value.decode("utf-8", "surrogatepass")
@@ -114,6 +113,8 @@ _BOOLEANS = {
 
 
 def _read_boolean(value: str | bytes) -> str:
+    if value in ("true", "false"):
+        return str(value)
     found = _BOOLEANS.get(text_of(value).strip().lower())
     if found is None:
         raise UnreadableError("is no boolean")
@@ -138,6 +139,8 @@ _NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def _read_integer(value: str | bytes) -> str:
+    if type(value) is str and value.isascii() and value.isdecimal():
+        return value
     text = text_of(value)
     if _INTEGER.fullmatch(text):
         return text
@@ -148,8 +151,10 @@ def _read_integer(value: str | bytes) -> str:
 
 
 def _read_decimal(value: str | bytes) -> str:
+    if type(value) is str and _NUMBER.fullmatch(value):
+        return value
     text = text_of(value)
-    if _NUMBER.fullmatch(text) or text in _NOT_FINITE:
+    if text in _NOT_FINITE or _NUMBER.fullmatch(text):
         return text
     text = text.strip()
     if _LOOSE_NUMBER.fullmatch(text) is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import (
@@ -46,6 +47,8 @@ _ESCAPED = str.maketrans(
 )
 # A reader would turn a line break or tab in an attribute of XML into a blank.
 _ESCAPED_IN_XML_ATTRIBUTE = {**_ESCAPED, ord("\n"): "&#x0A;", ord("\t"): "&#x09;"}
+
+_KEYS = frozenset({Attribute.REPL_KEY.value, Attribute.TRANSACTION.value})
 
 _SPECIAL = re.compile("[&<>\"'\r]")
 
@@ -91,11 +94,20 @@ def write_row_of(number: int, content: str, old_content: str | None, attributes:
         old_content: The same of the old image; None without one.
         attributes: Of the row, without `oldContent`.
     """
-    told = "".join([write_attribute(name, value) for name, value in attributes.items()])
+    told = "".join(
+        [
+            # Keys differ from row to row; most other attributes are the same in all of them.
+            f"     <attr name='{name}'>{value}</attr>\n"
+            if name in _KEYS and value.isalnum()
+            else write_attribute(name, value)
+            for name, value in attributes.items()
+        ]
+    )
     old = "" if old_content is None else write_old_content(old_content)
     return f"   <row num='{number}'>  {content}\n{told}{old}   </row>\n"
 
 
+@lru_cache(4096)
 def write_attribute(name: str, value: str) -> str:
     """Write an attribute of a row or of `<desc>`, with the line that it stands on."""
     if _NEEDS_BASE64.search(value) is not None:
