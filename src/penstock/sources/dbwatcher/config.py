@@ -115,4 +115,4 @@ def check_dbwatcher(document: Document) -> list[Fault]:
     return faults
 
 
-DBWATCHER = SourceKind("dbwatcher", "from DbWatcher's messages", check_dbwatcher, connects_to="cluster")
+DBWATCHER = SourceKind("dbwatcher", "from DbWatcher's messages", check_dbwatcher, connects_to="cluster", tells_ddl=True)

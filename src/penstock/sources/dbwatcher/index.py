@@ -19,13 +19,13 @@ from penstock.errors import MalformedInputError, PenstockError
 from penstock.events import Event, tell
 from penstock.formats.dbwatcher.changes import TableEvent
 from penstock.formats.dbwatcher.message import Action, Attribute, Command, Message
+from penstock.formats.dbwatcher.metadata import table_of
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
-from penstock.sources.dbwatcher.metadata import table_of
 from penstock.sources.dbwatcher.pieces import Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import KnownTables

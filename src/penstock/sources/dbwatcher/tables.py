@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from penstock.change import TableName
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.sources.dbwatcher.metadata import same_shape
 from penstock.stream import TableVersion
 
 Describe = Callable[[], Mapping[TableName, TableSchema]]
@@ -79,7 +78,7 @@ class KnownTables:
     def create(self, table: TableSchema, position: Scn) -> None:
         """Take up what a CREATE message describes, where that is not what the one before it did."""
         found = self._created.setdefault(table.name, [])
-        if not found or not same_shape(found[-1][1], table):
+        if not found or not _same_shape(found[-1][1], table):
             found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
             self._book = None
 
@@ -102,3 +101,16 @@ class KnownTables:
 
 def _version(table: TableSchema) -> TableVersion:
     return TableVersion(zlib.crc32(str(table.name).encode()), table, table.to_definition(), table.name)
+
+
+def _same_shape(one: TableSchema, other: TableSchema) -> bool:
+    """Whether two definitions say the same of a table's columns and its key."""
+
+    def shape(table: TableSchema) -> Mapping[str, object]:
+        key = table.primary_key
+        return {
+            "key": None if key is None else key.columns,
+            **{c.name: (c.logical, c.is_nullable) for c in table.columns},
+        }
+
+    return shape(one) == shape(other)
