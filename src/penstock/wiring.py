@@ -55,6 +55,7 @@ from penstock.sources.dbwatcher.config import DbWatcherConfig
 from penstock.sources.dbwatcher.folder import FolderMessages
 from penstock.sources.dbwatcher.messages import MessageLog
 from penstock.sources.dbwatcher.source import MessageConnector, Messages
+from penstock.sources.dbwatcher.spark_source import DbWatcherSource
 from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.config import EventLogConfig
@@ -518,9 +519,11 @@ def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables
 def register_sources(spark: SparkSession) -> None:
     """Make our data sources known to a Spark session.
 
-    They are `penstock.trigger_queue`, `penstock.change_files`, `penstock.event_log` and `penstock.db2_log`.
+    They are `penstock.trigger_queue`, `penstock.change_files`, `penstock.event_log`, `penstock.db2_log` and
+    `penstock.dbwatcher`.
     """
     spark.dataSource.register(TriggerQueue)
     spark.dataSource.register(ChangeFilesSource)
     spark.dataSource.register(EventLogTable)
     spark.dataSource.register(Db2LogSource)
+    spark.dataSource.register(DbWatcherSource)
