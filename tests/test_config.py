@@ -427,7 +427,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "source: trigger_queue\n  connection: source\n  tables: [public.*]\napply:\n",
             "source: change_files\n  path: a\n  tables: [public.*]\napply:\n  ddl: apply\n",
-            "15: apply.ddl: only a pipeline from trigger_queue is told of DDL",
+            "15: apply.ddl: only a pipeline from trigger_queue or dbwatcher is told of DDL",
         ),
         (
             "source: trigger_queue\n",

@@ -51,6 +51,11 @@ from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.spark_source import Db2LogSource
+from penstock.sources.dbwatcher.config import DbWatcherConfig
+from penstock.sources.dbwatcher.folder import FolderMessages
+from penstock.sources.dbwatcher.messages import MessageLog
+from penstock.sources.dbwatcher.source import MessageConnector, Messages
+from penstock.sources.dbwatcher.spark_source import DbWatcherSource
 from penstock.sources.debezium.config import DebeziumConfig
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.config import EventLogConfig
@@ -139,6 +144,9 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     elif config.capture.source == "xds":
         assert path is not None
         source = XdsConnector(_open_folder(path, "capture.path"), config.capture.tables, target.tables_like)
+    elif config.capture.source == "dbwatcher":
+        messages = _messages(config, rules, target)
+        source = messages if rules is None else TransformedRecording(messages, rules)
     elif path is None:
         database = _database(config)
         source = database if rules is None else TransformedDatabase(database, rules)
@@ -388,6 +396,44 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
 
 
+def _messages(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> MessageConnector:
+    """DbWatcher's messages as a source.
+
+    Args:
+        target: Whose tables say what messages do not, where they have the source's names.
+    """
+    capture = config.capture
+    said = capture.dbwatcher or DbWatcherConfig()
+
+    def described() -> Mapping[TableName, TableSchema]:
+        return {} if rules is not None else target.tables_like(capture.tables)
+
+    messages = Messages(
+        _message_log(config, said), capture.tables, said.reading, declared=said.declared, describe=described
+    )
+    return MessageConnector(messages)
+
+
+def _message_log(config: PipelineConfig, said: DbWatcherConfig) -> MessageLog:
+    """Where DbWatcher's messages lie.
+
+    Raises:
+        ConfigError: The library that reads topics is not installed.
+    """
+    capture = config.capture
+    if capture.path is not None:
+        return FolderMessages(_open_folder(capture.path, "capture.path"))
+    assert capture.connection is not None
+    assert said.topic is not None
+    try:
+        from penstock.sources.dbwatcher.topic import TopicMessages
+    except ImportError as exc:
+        raise _not_installed("capture.source dbwatcher", exc) from exc
+    cluster = config.connections[capture.connection]
+    assert isinstance(cluster, KafkaConfig)
+    return TopicMessages(cluster.client_settings, said.topic)
+
+
 def _recording(capture: CaptureConfig, path: str) -> SourceWithCopies:
     """A source that reads a folder, ours or the user's own."""
     if capture.is_own:
@@ -519,9 +565,11 @@ def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables
 def register_sources(spark: SparkSession) -> None:
     """Make our data sources known to a Spark session.
 
-    They are `penstock.trigger_queue`, `penstock.change_files`, `penstock.event_log` and `penstock.db2_log`.
+    They are `penstock.trigger_queue`, `penstock.change_files`, `penstock.event_log`, `penstock.db2_log` and
+    `penstock.dbwatcher`.
     """
     spark.dataSource.register(TriggerQueue)
     spark.dataSource.register(ChangeFilesSource)
     spark.dataSource.register(EventLogTable)
     spark.dataSource.register(Db2LogSource)
+    spark.dataSource.register(DbWatcherSource)

@@ -14,18 +14,21 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.change import TABLE_VERSION, TableName
+from penstock.change import TABLE_VERSION, Change, Op, TableName
 from penstock.config.rules import RulesConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
+from penstock.formats.dbwatcher.message import ColumnMetadata, Command, Head, Message
+from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
+from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.decode import BeforeImage, DecodeSettings
 from penstock.formats.debezium.envelope import Topics
 from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
@@ -40,6 +43,9 @@ from penstock.schema import Column, TableSchema, Unique
 from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.source import open_db2_log
+from penstock.sources.dbwatcher.folder import FolderMessages
+from penstock.sources.dbwatcher.reading import Reading
+from penstock.sources.dbwatcher.source import MessageConnector, Messages
 from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.files import FileLog
 from penstock.sources.debezium.log import LogLayout
@@ -303,6 +309,64 @@ class Buffers(Stand):
         return image([struct.pack("<i", values["id"]), Varying(None if name is None else name.encode())])
 
 
+class Watched(Stand):
+    """A folder of DbWatcher messages, one for a transaction; CREATE messages precede them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._files = self._transactions = self._key = 0
+        columns = (Column.of("id", integer(32), is_nullable=False), Column.of("name", STRING))
+        tables = {name: TableSchema(name, columns) for name in (ITEM, BOOK)}
+        self._writer = TransactionWriter(lambda name, _: tables.get(name), WriterSettings(sends_truncate=True))
+        for name in (ITEM, BOOK):
+            self.write(create_message(name, {"id": {"type": "int4", "pk": "true"}, "name": {"type": "text"}}))
+
+    def tells(self, story: Sequence[Sequence[Lcr]]) -> Sequence[Sequence[Lcr]]:
+        """An insert does not name columns that are NULL."""
+        return [
+            [
+                replace(change, after={k: v for k, v in (change.after or {}).items() if v is not None})
+                if change.op == "insert"
+                else change
+                for change in transaction
+            ]
+            for transaction in story
+        ]
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        for transaction in transactions:
+            self._transactions += 1
+            changes = [
+                Change(n, Op(x.op), TableName("public", x.table), 1, _texts(x.before), _texts(x.after))
+                for n, x in enumerate(transaction)
+            ]
+            keys = range(self._key + 1, self._key + 1 + len(changes))
+            self._key += len(changes)
+            for message in self._writer.messages([KeyedTransaction(str(self._transactions), changes, keys)]):
+                self.write(message)
+
+    def write(self, message: Message) -> None:
+        """Add a file with a message."""
+        self._files += 1
+        unnamed = self.folder / ".written"
+        unnamed.write_bytes(write_message(message))
+        unnamed.rename(self.folder / f"{self._files:06}.xml")
+
+    def side(self) -> SourceConnector:
+        return MessageConnector(Messages(FolderMessages(LocalStorage(self.folder)), ["public.*"], Reading()))
+
+
+def create_message(
+    table: TableName, columns: Mapping[str, Mapping[str, str]], *, key: int = 0, txn: str = "0"
+) -> Message:
+    """The CREATE of a table, with what its database says of each column."""
+    said = {"action": "CREATE", "schema": table.schema, "tableName": table.name, "_createCounter": "0"}
+    said |= {"replKey": str(key), "transaction": f"{txn}.{table.name}"}
+    metadata = [ColumnMetadata(name, {**told, "pos": str(n)}) for n, (name, told) in enumerate(columns.items(), 1)]
+    return Message(Head(Command.CREATE, table.name, said, metadata))
+
+
 class Documents:
     """A folder of XDS documents, one for a transaction, above tables that are described elsewhere."""
 
@@ -418,6 +482,7 @@ SOURCES: Mapping[str, Made] = {
     "debezium files": in_folder(Events),
     "db2_log buffers": in_folder(Buffers),
     "xds documents": in_folder(Documents),
+    "dbwatcher folder": in_folder(Watched),
     "own csv_source": in_folder(Csv),
 }
 """By name: what `capture.source` calls it, then of what kind it is."""

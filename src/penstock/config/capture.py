@@ -15,13 +15,14 @@ from penstock.config.source import SourceKind, check_folder
 from penstock.origins import EVERYTHING, USERS, Origins
 from penstock.sources.change_files.config import CHANGE_FILES
 from penstock.sources.db2_log.config import DB2_LOG
+from penstock.sources.dbwatcher.config import DBWATCHER, DbWatcherConfig
 from penstock.sources.debezium.config import DEBEZIUM, DebeziumConfig
 from penstock.sources.event_log.config import EVENT_LOG, EventLogConfig
 from penstock.sources.trigger_queue.config import TRIGGER_QUEUE
 from penstock.sources.xds.config import XDS
 from penstock.user_code import NAME
 
-SOURCES = (TRIGGER_QUEUE, CHANGE_FILES, DEBEZIUM, EVENT_LOG, XDS, DB2_LOG)
+SOURCES = (TRIGGER_QUEUE, CHANGE_FILES, DEBEZIUM, EVENT_LOG, XDS, DB2_LOG, DBWATCHER)
 """Every kind of source, and the one place where it is registered.
 
 One that has settings below its own name has a field in `CaptureConfig`, too. One without `open_folder` is made in
@@ -30,6 +31,8 @@ One that has settings below its own name has a field in `CaptureConfig`, too. On
 
 _NAMES = [source.name for source in SOURCES]
 _FROM_DATABASES: list[pydantic.JsonValue] = [source.name for source in SOURCES if source.connects_to == "database"]
+
+_FROM_CLUSTERS: list[pydantic.JsonValue] = [source.name for source in SOURCES if source.connects_to == "cluster"]
 
 
 class TagList(ConfigPart):
@@ -68,7 +71,7 @@ class CaptureConfig(ConfigPart):
                 "then": {"required": ["event_log"]},
             },
             "else": {
-                "if": {"properties": {"source": {"const": "debezium"}}},
+                "if": {"properties": {"source": {"enum": _FROM_CLUSTERS}}},
                 "then": {"anyOf": [{"required": ["connection"]}, {"required": ["path"]}]},
                 "else": {"required": ["path"]},
             },
@@ -84,17 +87,21 @@ class CaptureConfig(ConfigPart):
     )
     connection: str | None = Field(
         default=None,
-        description="trigger_queue, event_log: name of the connection to capture from; debezium: that of the Kafka"
-        " cluster",
+        description="trigger_queue, event_log: name of the connection to capture from; debezium, dbwatcher: that"
+        " of the Kafka cluster",
     )
     path: str | None = Field(
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
         " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the"
-        " buffers; xds: folder of the documents; for a source of your own, the place that it reads",
+        " buffers; xds: folder of the documents; dbwatcher: folder of the messages instead of a cluster; for a source"
+        " of your own, the place that it reads",
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")
+    dbwatcher: DbWatcherConfig | None = Field(
+        default=None, description="dbwatcher: which topic, and how messages are read"
+    )
     tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )

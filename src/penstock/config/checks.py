@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config.capture import check_capture, kind_of_source
+from penstock.config.capture import SOURCES, check_capture, kind_of_source
 from penstock.config.document import Document, Fault, must_be_redacted
 from penstock.config.publish import check_publish
 from penstock.errors import ConfigError
@@ -17,7 +17,7 @@ def check(document: Document) -> list[Fault]:
         *_check_connections(document),
         *_check_outputs(document),
         *check_capture(document),
-        *check_others(document),
+        *check_others(document, [source.name for source in SOURCES if source.tells_ddl]),
         *check_publish(document),
         *_check_names_of_tables(document),
     ]

@@ -24,6 +24,7 @@ class SourceKind:
         connects_to: What `capture.connection` names; None where it has a path alone.
         open_folder: Makes a `pipeline.connectors.SourceWithCopies` of the folder `capture.path`, and imports it only
             then. None for a source that needs more than a folder: `wiring` makes those.
+        tells_ddl: Its changes say when a table was altered or dropped.
     """
 
     name: str
@@ -31,6 +32,7 @@ class SourceKind:
     check: Callable[[Document], list[Fault]]
     connects_to: Literal["database", "cluster"] | None = None
     open_folder: Callable[[Storage], object] | None = None
+    tells_ddl: bool = False
 
 
 def check_folder(

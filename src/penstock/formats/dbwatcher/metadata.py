@@ -47,7 +47,7 @@ _READ: Mapping[str, LogicalType] = {
     "float4": floating(32),
     "float8": floating(64),
     "bytea": BINARY,
-    # Oracle's own, whose DATE has a time of the day.
+    # Oracle's own.
     "binary_float": floating(32),
     "binary_double": floating(64),
     "blob": BINARY,
@@ -58,6 +58,35 @@ _READ: Mapping[str, LogicalType] = {
     "long": string(),
 }
 _TEXTS = {"varchar": False, "varchar2": False, "nvarchar2": False, "bpchar": True, "char": True, "nchar": True}
+
+_TIMESTAMP = 93
+_READ_BY_NUMBER: Mapping[int, LogicalType] = {
+    -7: LogicalType(Kind.BOOLEAN),
+    16: LogicalType(Kind.BOOLEAN),
+    -6: integer(16),
+    5: integer(16),
+    4: integer(32),
+    -5: integer(64),
+    6: floating(64),
+    7: floating(32),
+    8: floating(64),
+    -2: BINARY,
+    -3: BINARY,
+    -4: BINARY,
+    2004: BINARY,
+    -1: string(),
+    2005: string(),
+    91: LogicalType(Kind.DATE),
+    92: LogicalType(Kind.TIME),
+    _TIMESTAMP: LogicalType(Kind.TIMESTAMP),
+    # Oracle's own, with a time zone and with that of the session.
+    -101: LogicalType(Kind.TIMESTAMPTZ),
+    -102: LogicalType(Kind.TIMESTAMPTZ),
+}
+"""By the number of `java.sql.Types`, where the name is another database's."""
+
+_MOST_DIGITS, _MOST_CHARACTERS = 1_000, 10_485_760
+"""What claims more has no limit: drivers say so with a large number."""
 
 
 def metadata_of(table: TableSchema) -> Sequence[ColumnMetadata]:
@@ -132,17 +161,23 @@ def _logical(metadata: ColumnMetadata) -> LogicalType:
         return LogicalType(Kind.ARRAY, element=element)
     precision, scale = _number(metadata, "precision"), _number(metadata, "scale")
     size = _number(metadata, "charLength") or _number(metadata, "colSize")
+    number = _number(metadata, "sqlType")
     if type_ in ("numeric", "decimal", "number"):
-        return decimal() if not precision else decimal(precision, scale or 0)
+        # A scale below zero is Oracle's way to say that there is none.
+        is_sized = 0 < (precision or 0) <= _MOST_DIGITS and (scale or 0) >= 0
+        return decimal(precision, scale or 0) if is_sized else decimal()
     if type_ in _TEXTS:
-        return string(size, is_padded=_TEXTS[type_])
+        return string(size if size and size <= _MOST_CHARACTERS else None, is_padded=_TEXTS[type_])
+    if type_ == "date" and number == _TIMESTAMP:
+        # Oracle's DATE has a time of the day.
+        return LogicalType(Kind.TIMESTAMP)
     if type_ == "bit":
         return LogicalType(Kind.BITS, length=size or 1)
     if type_ == "varbit":
         return LogicalType(Kind.BITS)
     found = _READ.get(type_) or of_sql_name(type_)
     if found is None:
-        return other(said)
+        return _READ_BY_NUMBER.get(number or 0) or other(said)
     is_time = found.kind in (Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
     return LogicalType(found.kind, precision=scale) if is_time and found.precision is None else found
 

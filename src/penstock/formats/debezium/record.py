@@ -31,6 +31,7 @@ class TopicRecord:
         offset: None where a file of records does not say.
         file: The file that it was read from, for messages; empty for a topic.
         line: Its line in the file, from 1.
+        timestamp_ms: When it was made or written, milliseconds since 1970; None where nobody asked.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class TopicRecord:
     offset: int | None = None
     file: str = ""
     line: int = 0
+    timestamp_ms: int | None = None
 
     @property
     def where(self) -> str:

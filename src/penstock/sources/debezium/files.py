@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.errors import OperatorError
 from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.history import RESYNC, HistoryError
 from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordFollower, RecordLog
+from penstock.sources.numbered_files import refuse_gaps, refuse_other_order
 from penstock.storage import Storage
 from penstock.text import are, count
-
-_NUMBERED = re.compile(r"(\D*)(\d+)(\.[a-z]+)")
-
-_PUBLISHED = re.compile(r"[0-9]{20}\.jsonl")
-"""What Penstock calls the files that it publishes, from 1 on."""
-
-_DIGITS = re.compile(r"[0-9]+")
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 
@@ -167,8 +158,8 @@ class FileLog:
             names, files = self._names(), self._files
             known = [file.name for file in files]
             if len(names) > len(known):
-                _refuse_gaps(names, self.label)
-                _refuse_other_order(names, self.label)
+                refuse_gaps(names, self.label)
+                refuse_other_order(names, self.label)
             if names[: len(known)] != known:
                 if gone := sorted(set(known) - set(names)):
                     raise _changed(f"file {gone[0]} was read, and is not there any more", self.label)
@@ -234,56 +225,6 @@ def _changed(what: str, where: str) -> HistoryError:
         where=where,
         do=f"put the files back as they were, and add new ones behind them; or {RESYNC} from what is there",
     )
-
-
-def _refuse_gaps(names: Sequence[str], where: str) -> None:
-    """Make sure that no file is missing in the middle of those that are numbered.
-
-    Dates are numbers too, and have gaps: a series has no digits before its numbers, and begins at 0 or 1, or most of
-    its numbers follow each other.
-    """
-    if names and _PUBLISHED.fullmatch(names[0]) and int(names[0][:20]) > 1:
-        raise OperatorError(
-            f"the first file is {names[0]}: those before it, which Penstock has published, are missing",
-            where=where,
-            do="bring them: they hold the rows of the first copy, or changes",
-        )
-    series: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for name in names:
-        if (found := _NUMBERED.fullmatch(name)) is not None:
-            series[found[1], found[3]].append((int(found[2]), name))
-    for files in series.values():
-        files.sort()
-        gaps = [(a, b) for a, b in pairwise(files) if b[0] > a[0] + 1]
-        if gaps and (files[0][0] <= 1 or 2 * len(gaps) < len(files)):
-            (number, before), (_, after) = gaps[0]
-            raise OperatorError(
-                f"between file {before} and file {after} number {number + 1} is missing",
-                where=where,
-                do="bring it: files are read in the order of their names, and none is read later",
-            )
-
-
-def _refuse_other_order(names: Sequence[str], where: str) -> None:
-    """Make sure that the order of names is that of the numbers in them: `t-10` comes before `t-9`."""
-    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name in names:
-        alike[tuple(_DIGITS.split(name))].append(name)
-    for series in alike.values():
-        counted = sorted(series, key=_numbers)
-        for name, numbered in zip(series, counted, strict=True):
-            if _numbers(name) != _numbers(numbered):
-                raise OperatorError(
-                    f"file {name} would be read before file {numbered}, by the order of their names, and is numbered"
-                    " after it",
-                    where=where,
-                    do="write all numbers with equally many digits, 0009 and 0010; what was read in another order"
-                    f" before has to be read anew: {RESYNC}",
-                )
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(number) for number in _DIGITS.findall(name)]
 
 
 def _split(content: bytes) -> list[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,10 +32,12 @@ class KafkaLog:
     Attributes:
         settings: Of librdkafka, secrets among them.
         topics: Patterns with `*` and `?`.
+        with_times: Records have their timestamps, too.
     """
 
     settings: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] = ()
+    with_times: bool = False
     _admins: list[_Admin] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -351,6 +353,7 @@ class KafkaFollower:
         records = []
         has_moved = False
         ends: dict[tuple[str, int], int] = {}
+        with_times = self._log.with_times
         for message in messages:
             error = message.error()
             topic, number, offset = message.topic(), message.partition(), message.offset()
@@ -361,7 +364,8 @@ class KafkaFollower:
             assert offset is not None
             if error is None:
                 ends[topic, number] = offset + 1
-                records.append(TopicRecord(topic, message.key(), message.value(), _Headers(message), number, offset))
+                record = TopicRecord(topic, message.key(), message.value(), _Headers(message), number, offset)
+                records.append(replace(record, timestamp_ms=message.timestamp()[1]) if with_times else record)
             else:
                 # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
                 end = ends.get((topic, number), self._positions[Partition(topic, number)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.config.document import Document, Fault, Path_
@@ -16,8 +17,12 @@ def check_trigger_queue(document: Document) -> list[Fault]:
     ]
 
 
-def check_others(document: Document) -> list[Fault]:
-    """Find what only a capture by triggers can do: other sources decide on copies themselves, and tell no DDL."""
+def check_others(document: Document, told_of_ddl: Sequence[str]) -> list[Fault]:
+    """Find what only a capture by triggers can do: other sources decide on copies themselves, and most tell no DDL.
+
+    Args:
+        told_of_ddl: The names of the sources that tell it.
+    """
     if document.value("capture", "source") == "trigger_queue":
         return []
     faults = document.unfit({"capture.log": "only a capture by triggers has a log at the source that is freed"})
@@ -33,9 +38,9 @@ def check_others(document: Document) -> list[Fault]:
         given.append((("apply", "tables", name, "ddl"), table.get("ddl") if isinstance(table, dict) else None))
     given.append((("apply", "handlers", "ddl"), document.value("apply", "handlers", "ddl")))
     for path, policy in given:
-        if policy not in (None, "ignore"):
-            faults.append(document.fault(path, "only a pipeline from trigger_queue is told of DDL"))
+        if policy not in (None, "ignore") and document.value("capture", "source") not in told_of_ddl:
+            faults.append(document.fault(path, f"only a pipeline from {' or '.join(told_of_ddl)} is told of DDL"))
     return faults
 
 
-TRIGGER_QUEUE = SourceKind("trigger_queue", "by triggers", check_trigger_queue, connects_to="database")
+TRIGGER_QUEUE = SourceKind("trigger_queue", "by triggers", check_trigger_queue, connects_to="database", tells_ddl=True)

@@ -1,0 +1,126 @@
+"""What one message asks for, by transaction: the same in the driver, which counts it, and in tasks, which apply it."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.change import Change, TableName
+from penstock.errors import MalformedInputError
+from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
+from penstock.formats.dbwatcher.message import Attribute, Message, Row
+from penstock.formats.dbwatcher.parser import Limits
+from penstock.formats.dbwatcher.reader import read_control, read_message
+from penstock.sources.dbwatcher.messages import StoredMessage
+from penstock.sources.dbwatcher.reading import Reading
+from penstock.sources.dbwatcher.tables import TableBook
+
+_DETERMINISTIC = 2
+"""The newest form of marshal in which equal values are equal bytes."""
+
+
+class Piece(NamedTuple):
+    """What a message says of one transaction.
+
+    Attributes:
+        part: Which of the message's parts it is; of DDL, 0.
+        changes: How many it has; of DDL that is decided where the order of messages is known.
+        first_key, last_key: REPL_KEY of its first and last change; None where the message has none.
+        counter: `_createCounter`, which tells messages of one CREATE from each other; empty in others.
+        said: All that its rows say, one behind the other, however they are cut into messages.
+        tables: Those that its rows are of.
+        event: DDL, in place of rows.
+    """
+
+    txn_id: str
+    part: int
+    changes: int
+    first_key: int | None
+    last_key: int | None
+    counter: str
+    said: bytes
+    tables: frozenset[TableName] = frozenset()
+    event: TableEvent | None = None
+
+
+class Asked(NamedTuple):
+    """What a message asks for.
+
+    Attributes:
+        keeps_open: The last piece belongs to a transaction that a later message goes on with.
+    """
+
+    pieces: Sequence[Piece]
+    keeps_open: bool = False
+
+
+def read(stored: StoredMessage, reading: Reading) -> Message | None:
+    """Read a message; None for a control message, which asks for no change.
+
+    Raises:
+        MalformedInputError: It is neither; the error names the place.
+    """
+    if read_control(stored.body, stored.properties) is not None:
+        return None
+    return read_message(stored.body, stored.properties, name=stored.where, limits=Limits(bytes=reading.most_bytes))
+
+
+def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Reading) -> Asked:
+    """Say what a message asks for.
+
+    Raises:
+        MalformedInputError: That is not applied, or a value is none of its column. The error names the place.
+    """
+    found = _changes_of(message, stored, book, reading)
+    if found.statement and not reading.applies_statement_rows:
+        raise MalformedInputError(
+            "the message asks to execute a statement, which is never done",
+            where=stored.where,
+            do="set capture.dbwatcher.statements to rows, and the rows that the statement has changed are applied; or"
+            " on_malformed to put_aside",
+        )
+    counter = message.head.attributes.get(Attribute.CREATE_COUNTER, "").strip()
+    if (event := found.event) is not None:
+        told = (event.action.value, str(event.table), [(c.name, list(c.attributes.items())) for c in event.metadata])
+        piece = Piece(event.txn_id, 0, 0, event.repl_key, event.repl_key, counter, _plain(told), event=event)
+        return Asked([piece], found.keeps_open)
+    pieces, at = [], 0
+    for number, part in enumerate(found.parts):
+        rows = message.rows[at : at + len(part.changes)]
+        said = b"".join([_plain(_told(row)) for row in rows]) or message.command.value.encode()
+        tables = frozenset({change.table for change in part.changes})
+        keys = part.repl_keys
+        pieces.append(Piece(part.txn_id, number, len(part.changes), keys[0], keys[-1], counter, said, tables))
+        at += len(part.changes)
+    return Asked(pieces, found.keeps_open)
+
+
+def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> Sequence[Sequence[Change]]:
+    """Return the changes of each part of a message that `ask` had nothing against."""
+    message = read(stored, reading)
+    assert message is not None
+    return [part.changes for part in _changes_of(message, stored, book, reading).parts]
+
+
+def _changes_of(message: Message, stored: StoredMessage, book: TableBook, reading: Reading) -> MessageChanges:
+    position = stored.place.position
+    try:
+        return changes_of(message, lambda table: book.at(table, position), default_schema=reading.default_schema)
+    except MalformedInputError as exc:
+        where = f"{stored.where}, {exc.where}" if exc.where else stored.where
+        raise MalformedInputError(exc.what, where=where, do=exc.do) from exc
+
+
+def _told(row: Row) -> tuple[object, ...]:
+    said = row.attributes
+    old = None if row.old is None else list(row.old.items())
+    return (*(said.get(name) for name in _IDENTIFYING), list(row.columns.items()), old)
+
+
+_IDENTIFYING = ("action", "schema", "tableName", "replKey")
+"""Attributes that a row has each time that it is sent."""
+
+
+def _plain(told: Any) -> bytes:
+    return marshal.dumps(told, _DETERMINISTIC)

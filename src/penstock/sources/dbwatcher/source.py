@@ -1,0 +1,301 @@
+"""DbWatcher's messages as a source of a pipeline: implements `sources.recorded.Recording` in the driver.
+
+What a message means depends on those before it: whether its transaction goes on, whether it came before, what its
+tables are like. So the driver looks through all messages once, and a slice tells tasks where its changes lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.change import Change, TableName, Transaction
+from penstock.database import DatabasePlan
+from penstock.patterns import TablePattern
+from penstock.position import START, Scn
+from penstock.schema import TableSchema
+from penstock.sources.dbwatcher.index import Indexed, MessageIndex, Stretch, Told
+from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage
+from penstock.sources.dbwatcher.pieces import changes_in
+from penstock.sources.dbwatcher.reading import Reading
+from penstock.sources.dbwatcher.tables import Describe, KnownTables, TableBook
+from penstock.sources.recorded import (
+    ReadableRecording,
+    RecordedAccess,
+    RecordedConnector,
+    Recording,
+    batches_of,
+)
+from penstock.stream import Slice, TableVersion
+from penstock.text import count
+
+_MOST_TRANSACTIONS = 20_000
+_MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class MessageSlice(Slice):
+    """A slice that tells where the changes of its transactions lie, and by which definitions they are read.
+
+    Attributes:
+        ddl_scns: The positions of the transactions that altered a table.
+    """
+
+    PER_TRANSACTION: ClassVar[tuple[str, ...]] = (*Slice.PER_TRANSACTION, "txn_ids", "told")
+
+    txn_ids: NDArray[Any] = field(default_factory=lambda: np.zeros(0, object))
+    told: NDArray[Any] = field(default_factory=lambda: np.zeros(0, object))
+    book: TableBook = field(default_factory=TableBook)
+    ddl_scns: frozenset[int] = frozenset()
+
+    @property
+    def has_ddl(self) -> bool:
+        """Whether one of its transactions altered a table."""
+        return not self.ddl_scns.isdisjoint(self.commit_scns.tolist()) if self.ddl_scns else False
+
+    def until_ddl(self) -> Self:
+        """The transactions before the first one that altered a table; that one alone where it is the first."""
+        if not self.has_ddl:
+            return self
+        first = int(np.argmax(np.isin(self.commit_scns, list(self.ddl_scns))))
+        return self._cut(0, max(first, 1))
+
+
+@dataclass(frozen=True)
+class MessageReader:
+    """Implements `sources.recorded.ReadableRecording`, for tasks."""
+
+    log: MessageLog
+    reading: Reading
+
+    @property
+    def label(self) -> str:
+        """Where messages lie."""
+        return self.log.label
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a slice in order; each message is read once, or once more where others came between."""
+        assert isinstance(part, MessageSlice)
+        all_told: list[Told] = part.told.tolist()
+        messages = self.log.read(_places(all_told))
+        lying = _Lying(messages, part.book, self.reading)
+        named = zip(
+            part.commit_scns.tolist(),
+            part.txn_ids,
+            part.committed_at_us.tolist(),
+            part.changes.tolist(),
+            all_told,
+            strict=True,
+        )
+        transactions = (
+            Transaction(scn, txn_id, at_us, _Changes(lying, told, changes))
+            for scn, txn_id, at_us, changes, told in named
+        )
+        yield from batches_of(transactions, part.book.keys)
+
+
+class _Lying:
+    """Changes as they lie in messages, which are taken in order."""
+
+    def __init__(self, messages: Iterator[StoredMessage], book: TableBook, reading: Reading) -> None:
+        self._messages = messages
+        self._book = book
+        self._reading = reading
+        self._place: Place | None = None
+        self._parts: Sequence[Sequence[Change]] = ()
+
+    def changes(self, stretch: Stretch) -> Sequence[Change]:
+        if stretch.place != self._place:
+            self._parts = changes_in(next(self._messages), self._book, self._reading)
+            self._place = stretch.place
+        return self._parts[stretch.part]
+
+
+@dataclass(frozen=True)
+class _Changes(Collection[Change]):
+    """The changes of a transaction, of which one message at a time is in memory; for one pass."""
+
+    lying: _Lying
+    told: Told
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Change]:
+        lie = chain.from_iterable(self.lying.changes(one) if isinstance(one, Stretch) else (one,) for one in self.told)
+        for number, change in enumerate(lie):
+            yield change if change.change_seq == number else replace(change, change_seq=number)
+
+    def __contains__(self, change: object) -> bool:
+        return any(one == change for one in self)
+
+
+def _places(all_told: Sequence[Told]) -> Iterator[Place]:
+    """Yield the places of messages in the order in which they are read: each where another one was before."""
+    last = None
+    for told in all_told:
+        for one in told:
+            if isinstance(one, Stretch) and one.place != last:
+                last = one.place
+                yield last
+
+
+class Messages:
+    """Implements `Recording`."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        patterns: Sequence[str],
+        reading: Reading,
+        *,
+        declared: Mapping[TableName, TableSchema] | None = None,
+        describe: Describe = dict,
+    ) -> None:
+        """Read messages; nothing is touched yet.
+
+        Args:
+            patterns: Mean the tables that are followed.
+            declared: Tables that the pipeline file describes.
+            describe: Describes those that are at the target.
+        """
+        self._log = log
+        self._reading = reading
+        self._tables = KnownTables(declared or {}, describe)
+        parsed = [TablePattern.parse(text) for text in patterns]
+        self._index = MessageIndex(log, self._tables, reading, parsed)
+
+    @property
+    def label(self) -> str:
+        """Where messages lie."""
+        return self._log.label
+
+    @property
+    def id(self) -> str:
+        """That of the place."""
+        return self._log.id
+
+    @property
+    def readable(self) -> MessageReader:
+        """What tasks read."""
+        return MessageReader(self._log, self._reading)
+
+    def tables(self) -> Sequence[TableVersion]:
+        """Return every version of every table that a message by now may name."""
+        self._index.look()
+        return self._tables.versions()
+
+    def end(self) -> Scn:
+        """Return the position of the last transaction, or of the message at fault that keeps more from being read."""
+        self._index.look()
+        if self._index.fault is not None:
+            return self._index.fault[0]
+        found = self._index.found
+        return Scn(found[-1].position) if found else START
+
+    def next_slice(self, after: Scn) -> MessageSlice | None:
+        """Return transactions that follow a position; None when there are none.
+
+        Raises:
+            PenstockError: None is left before a message that is at fault.
+        """
+        self._index.look()
+        first = self._index.after(after)
+        found = self._few(islice(self._index.found, first, first + _MOST_TRANSACTIONS))
+        if found:
+            return self._slice(after, found)
+        if self._index.fault is not None:
+            raise self._index.fault[1]
+        return None
+
+    def proof_at(self, position: Scn) -> str:
+        """Return what tells the messages up to a position."""
+        return self._log.proof_at(position)
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that no message came below a position, or was altered; raises a `HistoryError` otherwise."""
+        self._log.hold_against(proof, position)
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a slice in order."""
+        return self.readable.read(part)
+
+    def count(self) -> int:
+        """How many transactions there are."""
+        self._index.look()
+        return len(self._index.found)
+
+    @staticmethod
+    def _few(indexed: Iterator[Indexed]) -> Sequence[Indexed]:
+        found, size_bytes = [], 0
+        for one in indexed:
+            found.append(one)
+            size_bytes += one.size_bytes
+            if size_bytes > _MOST_BYTES:
+                break
+        return found
+
+    def _slice(self, after: Scn, found: Sequence[Indexed]) -> MessageSlice:
+        def numbers(values: Iterator[int]) -> NDArray[np.int64]:
+            return np.fromiter(values, np.int64, len(found))
+
+        def objects(values: Iterator[object]) -> NDArray[Any]:
+            made = np.empty(len(found), object)
+            made[:] = list(values)
+            return made
+
+        told = np.empty(len(found), object)
+        for at, one in enumerate(found):
+            # Numpy would take a tuple for a row of an array.
+            told[at] = one.told
+        return MessageSlice(
+            after=after,
+            end=Scn(found[-1].position),
+            commit_scns=numbers(one.position for one in found),
+            changes=numbers(one.changes for one in found),
+            size_bytes=numbers(one.size_bytes for one in found),
+            committed_at_us=numbers(one.at_us for one in found),
+            txn_ids=objects(one.txn_id for one in found),
+            told=told,
+            book=self._tables.book,
+            ddl_scns=frozenset(one.position for one in found if one.has_ddl),
+        )
+
+
+class MessageConnector(RecordedConnector):
+    """Implements `pipeline.connectors.SourceWithCopies`."""
+
+    def __init__(self, messages: Messages) -> None:
+        """Read messages; nothing is touched yet."""
+        self._messages = messages
+        super().__init__(messages)
+
+    @property
+    def access(self) -> RecordedAccess:
+        """How tasks reach them."""
+        return RecordedAccess(self._messages.readable)
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean; raises an `OperatorError` where one means none."""
+        do = (
+            "a table is known from its CREATE message on; or make it at the target first, or describe it as"
+            " capture.dbwatcher.tables"
+        )
+        return self._told.match(patterns, kind="messages", where=self.label, do=do)
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan nothing: messages are read as they are."""
+        plan = super().plan(tables, row_triggers)
+        plan.notes.append(f"{count(self._messages.count(), 'transaction')} in messages so far")
+        return plan
+
+
+_: type[Recording] = Messages
+__: type[ReadableRecording] = MessageReader

@@ -1,0 +1,116 @@
+"""What is known of tables: CREATE messages describe them, the pipeline file declares them, or the target has them.
+
+What the file declares counts first. Of a table that CREATE messages describe, each other description is a version more,
+which counts from its message on; the first one counts for what precedes it, too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.change import TableName
+from penstock.position import Scn
+from penstock.schema import TableSchema
+from penstock.stream import TableVersion
+
+Describe = Callable[[], Mapping[TableName, TableSchema]]
+"""Describes the tables that the target has by the names that messages use."""
+
+_FIRST_CREATED = 2
+"""The version of a first CREATE: 1 is what was known without one."""
+
+
+@dataclass(frozen=True)
+class TableBook:
+    """Definitions by table and position; it travels to tasks.
+
+    Attributes:
+        fixed: Those that count at every position.
+        created: By table, the positions of CREATE messages, and what they describe.
+    """
+
+    fixed: Mapping[TableName, TableSchema] = field(default_factory=dict)
+    created: Mapping[TableName, Sequence[tuple[Scn, TableSchema]]] = field(default_factory=dict)
+
+    def at(self, table: TableName, position: Scn) -> TableSchema | None:
+        """Return the definition of a table by which a message at a position is read; None: nothing is known of it."""
+        found = self.created.get(table)
+        if found is None:
+            return self.fixed.get(table)
+        at = bisect_right(found, position, key=lambda one: one[0])
+        return found[max(at - 1, 0)][1]
+
+    @property
+    def keys(self) -> Mapping[TableName, Sequence[str]]:
+        """The key columns of each table that has some, as it was described last."""
+        last = {**self.fixed, **{name: found[-1][1] for name, found in self.created.items()}}
+        return {name: table.primary_key.columns for name, table in last.items() if table.primary_key is not None}
+
+
+class KnownTables:
+    """What becomes known of tables while messages are read, in the driver."""
+
+    def __init__(self, declared: Mapping[TableName, TableSchema], describe: Describe) -> None:
+        """Know what the file declares; the target is asked when a table is first looked for."""
+        self._declared = declared
+        self._describe = describe
+        self._at_target: Mapping[TableName, TableSchema] | None = None
+        self._created: dict[TableName, list[tuple[Scn, TableSchema]]] = {}
+        self._book: TableBook | None = None
+
+    @property
+    def book(self) -> TableBook:
+        """What is known by now."""
+        if self._book is None:
+            self._book = self._made()
+        return self._book
+
+    def _made(self) -> TableBook:
+        if self._at_target is None:
+            self._at_target = self._describe()
+        fixed = {**self._at_target, **self._declared}
+        created = {name: tuple(found) for name, found in self._created.items() if name not in self._declared}
+        return TableBook(fixed, created)
+
+    def create(self, table: TableSchema, position: Scn) -> None:
+        """Take up what a CREATE message describes, where that is not what the one before it did."""
+        found = self._created.setdefault(table.name, [])
+        if not found or not _same_shape(found[-1][1], table):
+            found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
+            self._book = None
+
+    def is_created(self, table: TableName) -> bool:
+        """Whether a CREATE message has described a table."""
+        return table in self._created
+
+    def versions(self) -> Sequence[TableVersion]:
+        """Return every version of every table, oldest first."""
+        book = self.book
+        tables = [table for name, table in book.fixed.items() if name not in book.created]
+        tables += [table for found in book.created.values() for _, table in found]
+        ordered = sorted(tables, key=lambda table: (table.version, table.name))
+        return [_version(table) for table in ordered]
+
+    def last(self, table: TableName) -> TableSchema | None:
+        """Return what a table was described as last."""
+        return self.book.at(table, Scn(2**63 - 1))
+
+
+def _version(table: TableSchema) -> TableVersion:
+    return TableVersion(zlib.crc32(str(table.name).encode()), table, table.to_definition(), table.name)
+
+
+def _same_shape(one: TableSchema, other: TableSchema) -> bool:
+    """Whether two definitions say the same of a table's columns and its key."""
+
+    def shape(table: TableSchema) -> Mapping[str, object]:
+        key = table.primary_key
+        return {
+            "key": None if key is None else key.columns,
+            **{c.name: (c.logical, c.is_nullable) for c in table.columns},
+        }
+
+    return shape(one) == shape(other)

@@ -1,0 +1,139 @@
+"""A topic of a Kafka cluster with messages, in the order of their offsets; the properties are the records' headers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from penstock.errors import OperatorError
+from penstock.formats.debezium.record import TopicRecord
+from penstock.history import HistoryError
+from penstock.position import START, Scn
+from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage, digest_of
+from penstock.sources.debezium.kafka import KafkaLog
+from penstock.sources.debezium.log import Extent, Partition
+
+
+@dataclass(frozen=True)
+class TopicMessages:
+    """Implements `messages.MessageLog`. A message has the position behind its offset.
+
+    Attributes:
+        settings: Of librdkafka, secrets among them.
+    """
+
+    settings: Mapping[str, str] = field(repr=False)
+    topic: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TopicMessages, (self.settings, self.topic)
+
+    @property
+    def label(self) -> str:
+        """The brokers and the topic."""
+        return f"{self._log.label}, topic {self.topic}"
+
+    @property
+    def id(self) -> str:
+        """That of the cluster and the topic's name; which topic of the name it is, the proof says."""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, self._log.identity()))
+
+    def later(self, after: Scn) -> Iterator[StoredMessage]:
+        """Yield the messages behind a position that are there now, in order."""
+        extent = self._extent()
+        first = max(int(after), extent.first)
+        if first < extent.end:
+            for record in self._log.read(self._partition, first, extent.end):
+                yield self._message(record)
+
+    def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
+        """Yield the messages at some places, in the order of these."""
+        wanted = list(places)
+        at = 0
+        while at < len(wanted):
+            end = at + 1
+            while end < len(wanted) and wanted[end].number > wanted[end - 1].number:
+                end += 1
+            yield from self._read_on(wanted[at:end])
+            at = end
+
+    def proof_at(self, position: Scn) -> str:
+        """Return the id of the topic, which one that is made anew does not have, and a digest of the last message."""
+        if position <= START:
+            return ""
+        return f"{self._log.topic_id(self.topic)}:{self._digest_before(position)}"
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that the topic is the one that was read, and its last message that was read the same."""
+        topic_id, _, digest = proof.partition(":")
+        if self._log.topic_id(self.topic) != topic_id:
+            raise HistoryError(
+                f"topic {self.topic} was made anew: what was not read of it is gone, and its offsets are others",
+                where=self._log.label,
+            )
+        now = self._digest_before(position)
+        if digest and now and now != digest:
+            raise HistoryError(
+                f"the message at offset {position - 1} was read, and is another one now", where=self.label
+            )
+
+    @cached_property
+    def _log(self) -> KafkaLog:
+        return KafkaLog(self.settings, (self.topic,), with_times=True)
+
+    @property
+    def _partition(self) -> Partition:
+        return Partition(self.topic, 0)
+
+    def _extent(self) -> Extent:
+        extents = self._log.extents()
+        if not extents:
+            raise OperatorError(
+                f"there is no topic {self.topic}, or none that this user may see",
+                where=self._log.label,
+                do="correct capture.dbwatcher.topic, or start what writes it",
+            )
+        if len(extents) > 1:
+            raise OperatorError(
+                f"topic {self.topic} has {len(extents)} partitions, so its messages have no order",
+                where=self._log.label,
+                do="have the messages written into a topic with one partition",
+            )
+        return extents[self._partition]
+
+    def _read_on(self, places: list[Place]) -> Iterator[StoredMessage]:
+        """Yield messages whose offsets grow."""
+        left = iter(places)
+        place = next(left, None)
+        for record in self._log.read(self._partition, places[0].number, places[-1].number + 1):
+            if place is None or record.offset != place.number:
+                continue
+            message = self._message(record)
+            if message.place.digest != place.digest:
+                raise HistoryError("a message was read, and is another one now", where=message.where)
+            yield message
+            place = next(left, None)
+        if place is not None:
+            raise HistoryError(f"the message at offset {place.number} is not there any more", where=self.label)
+
+    def _digest_before(self, position: Scn) -> str:
+        """Return a digest of the message at a position; empty where it is not there any more."""
+        extent = self._extent()
+        offset = int(position) - 1
+        if not extent.first <= offset < extent.end:
+            return ""
+        found = [self._message(one).place.digest.hex() for one in self._log.read(self._partition, offset, offset + 1)]
+        return found[0] if found else ""
+
+    def _message(self, record: TopicRecord) -> StoredMessage:
+        assert record.offset is not None
+        where = f"{self._log.label}, {record.where}"
+        body = record.value or b""
+        place = Place(Scn(record.offset + 1), "", record.offset, digest_of(body))
+        properties = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
+        return StoredMessage(place, where, body, properties, (record.timestamp_ms or 0) * 1_000)
+
+
+_: type[MessageLog] = TopicMessages

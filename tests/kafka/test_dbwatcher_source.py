@@ -1,0 +1,129 @@
+"""DbWatcher's messages in a topic, read back as transactions and applied."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import OperatorError
+from penstock.formats.dbwatcher.compression import Compression, compress
+from penstock.history import HistoryError
+from penstock.position import START, Scn
+from penstock.sources.dbwatcher.reading import Reading
+from penstock.sources.dbwatcher.source import Messages
+from penstock.sources.dbwatcher.topic import TopicMessages
+from tests.kafka.broker import KafkaBroker, Record
+from tests.lab import Lab
+from tests.program import Program
+from tests.sources.dbwatcher.messages import CREATE, OPEN, cols, message, row
+from tests.sources.dbwatcher.test_source import insert, put_in, read
+
+FILE = """\
+version: 1
+name: slave
+connections:
+  copy: {{type: postgres, url: "${{env:COPY_URL}}"}}
+  cluster: {{type: kafka, settings: {{bootstrap.servers: "{servers}"}}}}
+capture: {{source: dbwatcher, connection: cluster, tables: ["public.*"], dbwatcher: {{topic: {topic}}}}}
+apply: {{connection: copy}}
+"""
+
+numbers = count(1)
+
+
+class Topic:
+    def __init__(self, kafka: KafkaBroker, *, partitions: int = 1) -> None:
+        self.kafka = kafka
+        self.name = kafka.topic(f"watched_{next(numbers)}", partitions)
+
+    def put(self, *messages: str | Record) -> None:
+        records = [one if isinstance(one, Record) else Record(self.name, 0, 0, None, one.encode()) for one in messages]
+        self.kafka.produce(records)
+
+    def open(self) -> Messages:
+        log = TopicMessages({"bootstrap.servers": self.kafka.address}, self.name)
+        return Messages(log, ["public.*"], Reading())
+
+
+def test_messages_of_a_topic_are_applied_once_in_the_order_of_their_offsets(
+    kafka: KafkaBroker, lab: Lab, tmp_path: Path
+) -> None:
+    topic = Topic(kafka)
+    seven = message("7", row("INSERT", cols(id="2", name="b"), 20, "7"))
+    eight = [
+        message("8", row("UPDATE", cols(id="3", name="b"), 21, "8", old=cols(id="2", name="b")), desc=OPEN),
+        message("8", row("INSERT", cols(id="1"), 22, "8")),
+    ]
+    topic.put(CREATE, seven, eight[0])
+    program = Program(tmp_path, lab.source_url, lab.target_url, name="slave")
+    (tmp_path / "pipeline.yaml").write_text(FILE.format(servers=kafka.address, topic=topic.name))
+    assert program("setup").code == 0
+    first = program("run", "--until-caught-up")
+    assert first.code == 0, first.err
+    assert lab.target.execute("SELECT id, name FROM t").fetchall() == [(2, "b")]
+
+    topic.put(seven, *eight)
+    again = program("run", "--until-caught-up")
+
+    assert again.code == 0, again.err
+    assert lab.target.execute("SELECT id, name FROM t ORDER BY id").fetchall() == [(1, None), (3, "b")]
+
+
+def test_headers_are_the_properties_and_control_messages_change_nothing(kafka: KafkaBroker) -> None:
+    topic = Topic(kafka)
+    body, properties = compress(message("8", put_in(2, 21, "8")).encode() + b" " * 200, Compression.GZIP)
+    assert properties
+    packed = Record(topic.name, 0, 0, None, body, tuple((name, value.encode()) for name, value in properties.items()))
+    control = Record(topic.name, 0, 0, None, b"REQUEST_RECREATE_TRIGGERS")
+    topic.put(CREATE, message("7", put_in(1, 20, "7")), control, packed)
+    messages = topic.open()
+
+    assert read(messages) == [[insert(1)], [insert(2)]]
+    part = messages.next_slice(START)
+    assert part is not None
+    assert part.commit_scns.tolist() == [2, 4]
+    # The broker has noted when.
+    assert part.committed_at_us.min() > 1_600_000_000_000_000
+    topic.put(message("9", put_in(3, 22, "9")))
+    assert read(messages, Scn(4)) == [[insert(3)]]
+
+
+def test_a_topic_that_is_made_anew_or_has_another_message_is_refused(kafka: KafkaBroker) -> None:
+    topic = Topic(kafka)
+    topic.put(CREATE, message("7", put_in(1, 20, "7")))
+    proof = topic.open().proof_at(Scn(2))
+    topic.open().hold_against(proof, Scn(2))
+    id_, _, digest = proof.partition(":")
+    with pytest.raises(HistoryError, match="the message at offset 1 was read, and is another one now"):
+        topic.open().hold_against(f"{id_}:{digest[::-1]}", Scn(2))
+
+    kafka.delete_topic(topic.name)
+    kafka.topic(topic.name)
+    topic.put(CREATE, message("7", put_in(1, 20, "7")))
+
+    with pytest.raises(HistoryError, match="was made anew"):
+        topic.open().hold_against(proof, Scn(2))
+
+
+def test_what_was_read_may_be_deleted(kafka: KafkaBroker) -> None:
+    topic = Topic(kafka)
+    topic.put(CREATE, message("7", put_in(1, 20, "7")), message("8", put_in(2, 21, "8")))
+    proof = topic.open().proof_at(Scn(2))
+
+    kafka.delete_records(topic.name, before=2)
+
+    messages = topic.open()
+    messages.hold_against(proof, Scn(2))
+    assert read(messages, Scn(2)) == [[insert(2)]]
+
+
+def test_a_topic_that_is_not_there_or_has_several_partitions_is_refused(kafka: KafkaBroker) -> None:
+    several = Topic(kafka, partitions=2)
+    with pytest.raises(OperatorError, match=f"topic {several.name} has 2 partitions, so its messages have no order"):
+        several.open().end()
+
+    kafka.delete_topic(several.name)
+    with pytest.raises(OperatorError, match=f"there is no topic {several.name}"):
+        several.open().end()
