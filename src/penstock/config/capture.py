@@ -16,7 +16,7 @@ from penstock.sources.change_files.config import CHANGE_FILES
 from penstock.sources.db2_log.config import DB2_LOG
 from penstock.sources.debezium.config import DEBEZIUM, DebeziumConfig
 from penstock.sources.event_log.config import EVENT_LOG, EventLogConfig
-from penstock.sources.trigger_queue.config import TRIGGER_QUEUE
+from penstock.sources.trigger_queue.config import TRIGGER_QUEUE, DocumentedConfig
 from penstock.sources.xds.config import XDS
 from penstock.user_code import NAME
 
@@ -91,6 +91,9 @@ class CaptureConfig(ConfigPart):
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
         " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the"
         " buffers; xds: folder of the documents; for a source of your own, the place that it reads",
+    )
+    documented: DocumentedConfig | None = Field(
+        default=None, description="trigger_queue: setup makes the documented tables beside the log"
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")
