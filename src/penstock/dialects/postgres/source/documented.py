@@ -18,7 +18,7 @@ from penstock.dialects.postgres.source.capture import filled, is_installed
 from penstock.errors import OperatorError, PenstockError
 from penstock.sources.trigger_queue.config import DocumentedConfig
 
-_SCRIPTS = ("functions", "state", "items", "tables", "structure")
+_SCRIPTS = ("guard", "functions", "state", "items", "tables", "structure", "owner")
 
 _VIEWS = ("items", "tables", "cols_view", "cols_table", "current_tables", "debug_table", "longs_table")
 _FUNCTIONS = (
@@ -74,8 +74,12 @@ _INNER_FUNCTIONS = (
     "list_table",
     "copy_structure",
     "set_debugging",
+    "hush",
     "on_table_made",
 )
+
+_OF_ROWS = ("insert_watched", "delete_watched")
+"""Functions whose arguments are rows of TABLES."""
 
 CONSUMER_ID = "documented"
 """The id under which the readers of ITEMS are a consumer of the set, as the scripts have it."""
@@ -140,9 +144,9 @@ def steps(connection: Connection, name: str, wanted: DocumentedConfig | None, *,
     there = place(connection, name)
     found: list[SetupStep] = []
     if there is not None and (wanted is None or there != (wanted.schema_name, wanted.names_prefix)):
-        statements = _outer_removal(connection, name, *there)
+        statements = _code_removal(connection, name, *there)
         if wanted is None:
-            statements += _inner_removal(connection, name)
+            statements += _state_removal(name)
         summary = f"remove the documented tables {there[0]}.{there[1]}*, which the pipeline file does not ask for"
         found.append(SetupStep(summary, ";\n".join(statements)))
     if wanted is None:
@@ -185,7 +189,7 @@ def removal(connection: Connection, name: str) -> list[str]:
     there = place(connection, name)
     if there is None:
         return []
-    return [*_outer_removal(connection, name, *there), *_inner_removal(connection, name)]
+    return [*_code_removal(connection, name, *there), *_state_removal(name)]
 
 
 def event_trigger_name(name: str) -> str:
@@ -193,51 +197,59 @@ def event_trigger_name(name: str) -> str:
     return f"{name} tables"
 
 
-def _outer_removal(connection: Connection, name: str, schema: str, prefix: str) -> list[str]:
-    """SQL that drops what is ours under a prefix; what another role has put in its place stays."""
-    quoted = quote(name)
+def _code_removal(connection: Connection, name: str, schema: str, prefix: str) -> list[str]:
+    """SQL that drops views, functions and the sequence; what another role has put in the place of one stays."""
+    ours = {
+        "set": name,
+        "schema": schema,
+        "comment": _PREFIX + name,
+        "relations": [prefix + one for one in (*_VIEWS, _SEQUENCE)],
+        "functions": [prefix + one for one in _FUNCTIONS],
+        "inner": list(_INNER_FUNCTIONS),
+        "captured": f"{quote(name)}.captured",
+    }
     relations = connection.execute(
         "SELECT c.relkind::text, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = ANY (%s) AND obj_description(c.oid, 'pg_class') = %s"
-        " AND c.relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%s))",
-        [schema, [prefix + one for one in (*_VIEWS, _SEQUENCE)], _PREFIX + name, f"{quoted}.captured"],
+        " WHERE n.nspname = %(schema)s AND c.relname = ANY (%(relations)s) AND c.relkind IN ('v', 'S')"
+        " AND obj_description(c.oid, 'pg_class') = %(comment)s"
+        " AND c.relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(captured)s)) ORDER BY 2",
+        ours,
     ).fetchall()
     functions = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
-        " WHERE n.nspname = %s AND p.proname = ANY (%s) AND obj_description(p.oid, 'pg_proc') = %s"
-        " AND p.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%s)) ORDER BY 1",
-        [schema, [prefix + one for one in _FUNCTIONS], _PREFIX + name, f"{quoted}.captured"],
+        " WHERE n.nspname = %(set)s AND p.proname = ANY (%(inner)s)"
+        " OR n.nspname = %(schema)s AND p.proname = ANY (%(functions)s)"
+        " AND obj_description(p.oid, 'pg_proc') = %(comment)s"
+        " AND p.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(captured)s)) ORDER BY 1",
+        ours,
     ).fetchall()
-    inner = _functions(connection, name, ("insert_watched", "delete_watched"))
+    triggers = connection.execute(
+        "SELECT c.oid::regclass::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE t.tgname = %s",
+        [_debug_name(name)],
+    ).fetchall()
+    dropped = [quote(schema, one) for kind, one in relations if kind == "v"]
+    dropped += [f"{quote(name)}.{view}" for view in _INNER_VIEWS]
+    # Views and functions use each other, some as their arguments: each statement drops what needs nothing of the next.
     return [
         f"DROP EVENT TRIGGER IF EXISTS {quote(event_trigger_name(name))}",
-        # Their arguments are rows of TABLES.
-        *(f"DROP FUNCTION {one}" for one in inner),
-        *(f"DROP VIEW {quote(schema, one)}" for kind, one in sorted(relations) if kind == "v"),
-        # Where DEBUG is 1, tables have triggers that call one of them.
-        *(f"DROP FUNCTION {one} CASCADE" for (one,) in functions),
+        *(f"DROP TRIGGER {quote(_debug_name(name))} ON {table}" for (table,) in triggers),
+        *(f"DROP FUNCTION {one}" for (one,) in functions if f".{_OF_ROWS[0]}(" in one or f".{_OF_ROWS[1]}(" in one),
+        f"DROP VIEW IF EXISTS {', '.join(dropped)}",
+        *_drop_all([one for (one,) in functions if not any(f".{name_}(" in one for name_ in _OF_ROWS)]),
         *(f"DROP SEQUENCE {quote(schema, one)}" for kind, one in relations if kind == "S"),
     ]
 
 
-def _inner_removal(connection: Connection, name: str) -> list[str]:
+def _drop_all(functions: Sequence[str]) -> list[str]:
+    return [f"DROP FUNCTION {', '.join(functions)} CASCADE"] if functions else []
+
+
+def _state_removal(name: str) -> list[str]:
     quoted = quote(name)
-    functions = _functions(connection, name, set(_INNER_FUNCTIONS) - {"insert_watched", "delete_watched"})
     return [
-        *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in _INNER_VIEWS),
         *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in _INNER_TABLES),
-        *(f"DROP FUNCTION {one}" for one in functions),
         f"DELETE FROM {quoted}.consumer WHERE id = {literal(CONSUMER_ID)}",
     ]
-
-
-def _functions(connection: Connection, name: str, names: Iterable[str]) -> list[str]:
-    rows = connection.execute(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
-        " WHERE n.nspname = %s AND p.proname = ANY (%s) ORDER BY 1",
-        [name, sorted(names)],
-    )
-    return [one for (one,) in rows]
 
 
 def _is_current(connection: Connection, name: str, wanted: DocumentedConfig, stamp: str) -> bool:
@@ -302,9 +314,21 @@ def _names(name: str, wanted: DocumentedConfig) -> Mapping[str, str]:
         "sequence_name": f"{literal(sequence)}::regclass",
         "items_name": literal(wanted.names_prefix + "items"),
         "schema_name": literal(wanted.schema_name),
-        "functions": f"ARRAY[{', '.join(literal(wanted.names_prefix + one) for one in _FUNCTIONS)}]",
+        "relations": _array(wanted.names_prefix + one for one in (*_VIEWS, _SEQUENCE)),
+        "functions": _array(wanted.names_prefix + one for one in _FUNCTIONS),
+        "inner_relations": _array((*_INNER_VIEWS, *_INNER_TABLES)),
+        "inner_functions": _array(_INNER_FUNCTIONS),
         "prefix": literal(wanted.names_prefix),
         "comment": literal(_PREFIX + name),
         "made": quote(event_trigger_name(name)),
-        "write_debug_name": literal(f"penstock debug {name}"[:63]),
+        "write_debug_name": literal(_debug_name(name)),
     }
+
+
+def _debug_name(name: str) -> str:
+    """The trigger on tables whose DEBUG is 1."""
+    return f"penstock debug {name}"[:63]
+
+
+def _array(names: Iterable[str]) -> str:
+    return f"ARRAY[{', '.join(map(literal, names))}]"

@@ -2,8 +2,8 @@
 
 -- A value as the output function of its type writes it, of the text that the log has.
 CREATE OR REPLACE FUNCTION {set}.output_text(value text, base_type text, type text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT CASE base_type
+LANGUAGE sql IMMUTABLE
+RETURN CASE base_type
     WHEN 'timestamp without time zone' THEN regexp_replace(replace(value, 'T', ' '), '\.?0+(?= BC|$)', '')
     WHEN 'timestamp with time zone' THEN regexp_replace(replace(value, 'T', ' '), '\.?0*\+00:00', '+00')
     WHEN 'time without time zone' THEN regexp_replace(value, '\.?0+$', '')
@@ -11,13 +11,13 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     WHEN 'character' THEN rpad(value, greatest(length(value), substring(type FROM '\((\d+)\)')::int))
     WHEN 'inet' THEN CASE WHEN strpos(value, ':') > 0 THEN regexp_replace(value, '/128$', '')
       ELSE regexp_replace(value, '/32$', '') END
-    ELSE value END
-$$;
+    ELSE value END;
 
 -- The image of a row as XML, columns in the order of the table. Of an insert, NULLs are left out; where that would leave
 -- nothing, they are not: a NULL image would say that the reader has to fetch the row.
 CREATE OR REPLACE FUNCTION {set}.xml_image(columns jsonb, image text, changed text, leaves_out_nulls bool) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
   SELECT coalesce(
     string_agg(CASE
       WHEN value IS NULL THEN CASE WHEN NOT leaves_out_nulls THEN {col2xml_null}(name) END
@@ -30,8 +30,8 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
       LATERAL (SELECT col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'type' AS type) named
     LEFT JOIN json_each_text(image::json) o ON o.key = name
     LEFT JOIN json_each_text(changed::json) n ON n.key = name
-  ) v
-$$;
+  ) v;
+END;
 
 -- Whether DDL changed more than the indexes of a table.
 CREATE OR REPLACE FUNCTION {set}.is_alteration(told text) RETURNS bool

@@ -36,13 +36,14 @@ END $$;
 -- For databases where no event trigger tells of DDL; elsewhere it finds nothing. Tables are compared by their oids, so
 -- that one that was dropped and made again is noticed.
 CREATE OR REPLACE FUNCTION {check_structure}() RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET lock_timeout = '100ms'
-SET penstock.rebuilding = 'on' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET lock_timeout = '100ms' AS $$
 DECLARE
   altered oid;
+  setting text := {set}.hush();
 BEGIN
   -- One reader at a time; another one does it now.
   IF NOT pg_try_advisory_xact_lock({changing}, 0) THEN
+    PERFORM {set}.hush(setting);
     RETURN 'OK';
   END IF;
   PERFORM {set}.note_drops(NULL);
@@ -59,7 +60,7 @@ BEGIN
   EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
     NULL;
   END;
-  PERFORM {set}.copy_structure();
+  PERFORM {set}.copy_structure(), {set}.hush(setting);
   RETURN 'OK';
 END $$;
 
@@ -98,9 +99,10 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 
 CREATE OR REPLACE FUNCTION {set}.set_debugging(rel oid, level int) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET penstock.rebuilding = 'on' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   is_there bool := EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = {write_debug_name});
+  setting text := {set}.hush();
 BEGIN
   IF level > 0 AND NOT is_there AND EXISTS (SELECT FROM pg_class WHERE oid = rel) THEN
     EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION {write_debug}()',
@@ -108,17 +110,9 @@ BEGIN
   ELSIF coalesce(level, 0) = 0 AND is_there THEN
     EXECUTE format('DROP TRIGGER %I ON %s', {write_debug_name}, rel::regclass);
   END IF;
+  PERFORM {set}.hush(setting);
 END $$;
 
 -- These write with the rights of the set's owner, who says to whom they are given.
 REVOKE EXECUTE ON FUNCTION {check_structure}(), {increment}(), {prepare_broadcast}(text),
   {check_tables}(text, text, text, text, text), {write_debug}() FROM PUBLIC;
-
-DO $$
-DECLARE
-  made regprocedure;
-BEGIN
-  FOR made IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = {schema_name}::regnamespace AND p.proname = ANY ({functions}) LOOP
-    EXECUTE format('COMMENT ON FUNCTION %s IS %L', made, {comment});
-  END LOOP;
-END $$;

@@ -59,16 +59,28 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
 $$;
 
+-- Have the event triggers of the set leave alone what it does itself; returns what the setting was. No function is made
+-- with it: only a superuser may have one begin with a setting that is not the server's.
+CREATE OR REPLACE FUNCTION {set}.hush(setting text DEFAULT 'on') RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  was text := coalesce(current_setting('penstock.rebuilding', true), '');
+BEGIN
+  PERFORM set_config('penstock.rebuilding', setting, true);
+  RETURN was;
+END $$;
+
 -- Begin to watch a table that there is, and have it captured if it is not. Writers to it are waited for.
 CREATE OR REPLACE FUNCTION {set}.begin_watch(rel oid, actions text) RETURNS bool
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET penstock.rebuilding = 'on' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   was_captured bool := coalesce((SELECT c.mode <> 'detached' FROM {set}.captured c WHERE c.relid = rel
     ORDER BY c.version DESC LIMIT 1), false);
   root oid;
+  setting text := {set}.hush();
 BEGIN
   PERFORM pg_advisory_xact_lock({changing}, rel::int);
-  PERFORM {set}.capture_all(rel);
+  PERFORM {set}.capture_all(rel), {set}.hush(setting);
   root := {set}.captured_root(rel);
   IF root <> rel THEN
     RAISE EXCEPTION '% is captured with %, which it is a partition of', rel::regclass, root::regclass
@@ -80,9 +92,10 @@ END $$;
 
 -- Stop the capture of a table that nobody but TABLES has asked for.
 CREATE OR REPLACE FUNCTION {set}.end_capture(rel oid) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET penstock.rebuilding = 'on' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   part record;
+  setting text := {set}.hush();
 BEGIN
   PERFORM pg_advisory_xact_lock({changing}, rel::int);
   FOR part IN
@@ -95,6 +108,7 @@ BEGIN
     INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
     VALUES (part.relid, part.definition, 'detached', part.root, part.fingerprint, true);
   END LOOP;
+  PERFORM {set}.hush(setting);
 END $$;
 
 -- Rows of TABLES as the catalogue has it: a table that was renamed is followed, one that was made is taken up.
