@@ -35,7 +35,7 @@ _FUNCTIONS = (
 )
 _SEQUENCE = "seq"
 
-_INNER_VIEWS = ("unread",)
+_INNER_VIEWS = ("unread", "unread_changes")
 _INNER_TABLES = (
     "documented",
     "watched",
@@ -47,11 +47,14 @@ _INNER_TABLES = (
     "current_tables",
     "debug_table",
     "longs_table",
+    "xml_shape",
 )
 _INNER_FUNCTIONS = (
     "attribute",
     "output_text",
     "xml_image",
+    "note_shape",
+    "add_shape",
     "is_alteration",
     "acknowledge",
     "oldest_unread",

@@ -1,37 +1,100 @@
 -- ITEMS: the log as the documented queue, one row a change; and deleting from it, which acknowledges.
 
--- A value as the output function of its type writes it, of the text that the log has.
-CREATE OR REPLACE FUNCTION {set}.output_text(value text, base_type text, type text) RETURNS text
-LANGUAGE sql IMMUTABLE
-RETURN CASE base_type
-    WHEN 'timestamp without time zone' THEN regexp_replace(replace(value, 'T', ' '), '\.?0+(?= BC|$)', '')
-    WHEN 'timestamp with time zone' THEN regexp_replace(replace(value, 'T', ' '), '\.?0*\+00:00', '+00')
-    WHEN 'time without time zone' THEN regexp_replace(value, '\.?0+$', '')
-    WHEN 'time with time zone' THEN regexp_replace(regexp_replace(value, '\.?0+(?=[+-])', ''), '([+-]\d\d):00$', '\1')
-    WHEN 'character' THEN rpad(value, greatest(length(value), substring(type FROM '\((\d+)\)')::int))
-    WHEN 'inet' THEN CASE WHEN strpos(value, ':') > 0 THEN regexp_replace(value, '/128$', '')
+-- A value as the output function of its type writes it, of the text that the log has: s, z, t and y are timestamps and times
+-- without and with a zone, i is inet, c and a number char(n). See `add_shape`.
+CREATE OR REPLACE FUNCTION {set}.output_text(value text, kind text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE kind
+    WHEN 's' THEN regexp_replace(replace(value, 'T', ' '), '\.?0+(?= BC|$)', '')
+    WHEN 'z' THEN regexp_replace(replace(value, 'T', ' '), '\.?0*\+00:00', '+00')
+    WHEN 't' THEN regexp_replace(value, '\.?0+$', '')
+    WHEN 'y' THEN regexp_replace(regexp_replace(value, '\.?0+(?=[+-])', ''), '([+-]\d\d):00$', '\1')
+    WHEN 'i' THEN CASE WHEN strpos(value, ':') > 0 THEN regexp_replace(value, '/128$', '')
       ELSE regexp_replace(value, '/32$', '') END
-    ELSE value END;
+    ELSE rpad(value, greatest(length(value), substr(kind, 2)::int)) END
+$$;
 
--- The image of a row as XML, columns in the order of the table. Of an insert, NULLs are left out; where that would leave
--- nothing, they are not: a NULL image would say that the reader has to fetch the row.
-CREATE OR REPLACE FUNCTION {set}.xml_image(columns jsonb, image text, changed text, leaves_out_nulls bool) RETURNS text
-LANGUAGE sql IMMUTABLE
-BEGIN ATOMIC
-  SELECT coalesce(
-    string_agg(CASE
-      WHEN value IS NULL THEN CASE WHEN NOT leaves_out_nulls THEN {col2xml_null}(name) END
-      WHEN base_type = 'bytea' THEN '<col name="' || {set}.attribute(name) || '" encoding="base64">' || value || '</col>'
-      ELSE {col2xml}(name, {set}.output_text(value, base_type, type)) END, '' ORDER BY ord),
-    string_agg({col2xml_null}(name), '' ORDER BY ord), '')
-  FROM (
-    SELECT ord, name, base_type, type, CASE WHEN n.key IS NOT NULL THEN n.value ELSE o.value END AS value
-    FROM jsonb_array_elements(columns) WITH ORDINALITY c (col, ord),
-      LATERAL (SELECT col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'type' AS type) named
-    LEFT JOIN json_each_text(image::json) o ON o.key = name
-    LEFT JOIN json_each_text(changed::json) n ON n.key = name
-  ) v;
-END;
+-- What ITEMS needs of a version of a table: the columns in their order, what their XML begins with, and how their values
+-- are written: p as the log has them, and with nothing in them that XML would take for markup; b as base64, which the log
+-- has already; x is any text; for others see `output_text`.
+CREATE OR REPLACE FUNCTION {set}.add_shape(captured {set}.captured) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  INSERT INTO {set}.xml_shape (relid, version, root, schema_name, table_name, names, heads, kinds)
+  SELECT captured.relid, captured.version, captured.root, captured.definition ->> 'schema', captured.definition ->> 'name',
+    coalesce(array_agg(c.name ORDER BY c.ord), '{{}}'),
+    coalesce(array_agg('<col name="' || {set}.attribute(c.name) || '"' ORDER BY c.ord), '{{}}'),
+    coalesce(array_agg(CASE
+      WHEN NOT c.is_builtin THEN 'x'
+      WHEN c.base_type IN ('smallint', 'integer', 'bigint', 'oid', 'numeric', 'real', 'double precision', 'boolean', 'date', 'uuid',
+        'money', 'interval', 'bit', 'bit varying', 'cidr', 'macaddr', 'macaddr8', 'pg_lsn') THEN 'p'
+      WHEN c.base_type = 'bytea' THEN 'b'
+      WHEN c.base_type = 'timestamp without time zone' THEN 's'
+      WHEN c.base_type = 'timestamp with time zone' THEN 'z'
+      WHEN c.base_type = 'time without time zone' THEN 't'
+      WHEN c.base_type = 'time with time zone' THEN 'y'
+      WHEN c.base_type = 'inet' THEN 'i'
+      WHEN c.base_type = 'character' AND c.type ~ '\(\d+\)$' THEN 'c' || substring(c.type FROM '\((\d+)\)$')
+      ELSE 'x' END ORDER BY c.ord), '{{}}')
+  FROM (SELECT ord, col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'type' AS type,
+          (col ->> 'is_builtin')::bool AS is_builtin
+        FROM jsonb_array_elements(captured.definition -> 'columns') WITH ORDINALITY e (col, ord)) c
+  ON CONFLICT DO NOTHING
+$$;
+
+CREATE OR REPLACE FUNCTION {set}.note_shape() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM {set}.add_shape(NEW);
+  RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER note_shape AFTER INSERT ON {set}.captured FOR EACH ROW EXECUTE FUNCTION {set}.note_shape();
+-- Event triggers work with triggers switched off, and so may those who write.
+ALTER TABLE {set}.captured ENABLE ALWAYS TRIGGER note_shape;
+DO $$ BEGIN PERFORM {set}.add_shape(c) FROM {set}.captured c; END $$;
+
+-- The image of a row as XML. What an update did not change is in the old image. Of an insert, NULLs are left out; where that
+-- would leave nothing, they are not: a NULL image would say that the reader has to fetch the row.
+-- It reads no table. Readers of ITEMS call it, who have no right to the schema of the set; so it has its owner's.
+CREATE OR REPLACE FUNCTION {set}.xml_image(shape {set}.xml_shape, image text, changed text, leaves_out_nulls bool) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  -- A text of more than 256 MB is none of jsonb.
+  is_large bool := octet_length(image) > 200000000 OR octet_length(changed) > 200000000;
+  members jsonb := CASE WHEN is_large IS NOT TRUE THEN image::jsonb || coalesce(changed, '{{}}')::jsonb END;
+  result text := '';
+  value text;
+  kind text;
+BEGIN
+  -- The planner asks what becomes of nulls.
+  IF shape.names IS NULL THEN
+    RETURN NULL;
+  END IF;
+  FOR i IN 1 .. cardinality(shape.names) LOOP
+    value := CASE
+      WHEN is_large IS NOT TRUE THEN members ->> shape.names[i]
+      WHEN changed::json -> shape.names[i] IS NOT NULL THEN changed::json ->> shape.names[i]
+      ELSE image::json ->> shape.names[i] END;
+    kind := shape.kinds[i];
+    IF value IS NULL THEN
+      CONTINUE WHEN leaves_out_nulls;
+      result := result || shape.heads[i] || ' type="null"/>';
+    ELSIF kind = 'p' THEN
+      result := result || shape.heads[i] || '>' || value || '</col>';
+    ELSIF kind = 'b' THEN
+      result := result || shape.heads[i] || ' encoding="base64">' || value || '</col>';
+    ELSIF kind <> 'x' AND kind !~ '^c' THEN
+      result := result || shape.heads[i] || '>' || {set}.output_text(value, kind) || '</col>';
+    ELSE
+      IF kind <> 'x' THEN
+        value := {set}.output_text(value, kind);
+      END IF;
+      result := result || CASE {needs_prot}(value)
+        WHEN 0 THEN shape.heads[i] || '>' || value || '</col>'
+        ELSE {col2xml}(shape.names[i], value) END;
+    END IF;
+  END LOOP;
+  RETURN CASE WHEN result = '' AND leaves_out_nulls THEN {set}.xml_image(shape, image, changed, false) ELSE result END;
+END $$;
 
 -- Whether DDL changed more than the indexes of a table.
 CREATE OR REPLACE FUNCTION {set}.is_alteration(told text) RETURNS bool
@@ -42,12 +105,18 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   FROM (SELECT (told::json ->> 'was')::jsonb - 'children' AS was, coalesce(told::json ->> 'is', '{{}}')::jsonb - 'children' AS now) t
 $$;
 
--- The rows of the log that readers have not acknowledged, one for each change.
-CREATE OR REPLACE VIEW {set}.unread AS
-  SELECT l.seq * 64 + g.n - 1 AS repl_key, l.xid, upper(l.op::text) AS op, g.n, l.op IN ('i', 'u', 'd') AS is_packed,
-    l.before, l.after, l.relid, c.definition
+-- What of the log readers have not acknowledged, one row for each change.
+CREATE OR REPLACE VIEW {set}.unread_changes AS
+  SELECT l.seq * 64 + g.n - 1 AS repl_key, l.xid, l.xid::text AS trans_key, upper(l.op::text) AS op, c AS shape,
+    coalesce(c.schema_name, last.schema_name) AS schema_name, coalesce(c.table_name, last.table_name) AS table_name,
+    CASE WHEN l.op NOT IN ('i', 'u', 'd') THEN l.before ELSE split_part(l.before, E'\n', g.n) END AS before, l.after,
+    l.op IN ('i', 'u', 'd') AS is_line
   FROM {set}.log l
-  LEFT JOIN {set}.captured c ON c.relid = l.relid AND c.version = l.version
+  LEFT JOIN {set}.xml_shape c ON c.relid = l.relid AND c.version = l.version
+  LEFT JOIN LATERAL (
+    SELECT s.schema_name, s.table_name FROM {set}.xml_shape s WHERE c.relid IS NULL AND s.relid = l.relid
+    ORDER BY s.version DESC LIMIT 1
+  ) last ON true
   JOIN {set}.watch w ON w.relid = coalesce(c.root, l.relid) AND l.seq > w.from_seq
     AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
   CROSS JOIN LATERAL generate_series(1, greatest(l.changes, 1)) g (n)
@@ -55,36 +124,37 @@ CREATE OR REPLACE VIEW {set}.unread AS
       ELSE strpos(w.actions, upper(l.op::text)) > 0 END
     AND NOT EXISTS (SELECT FROM {set}.acknowledged a WHERE a.repl_key = l.seq * 64 + g.n - 1);
 
--- Each is worked out for the columns that a reader asks for: the XML alone reads what the log has of a row.
-CREATE OR REPLACE VIEW {items} WITH (security_barrier) AS
-  SELECT u.repl_key, u.xid::text AS trans_key, current_database()::text AS dbid,
-    coalesce(u.definition, last.definition) ->> 'name' AS tablename, NULL::text AS guid,
-    CASE u.op WHEN 'I' THEN 'INSERT' WHEN 'U' THEN 'UPDATE' WHEN 'D' THEN 'DELETE' WHEN 'T' THEN 'TRUNCATE'
-      WHEN '!' THEN 'EXCEPTION' ELSE CASE WHEN u.before::json ->> 'is' IS NULL THEN 'DROP' ELSE 'ALTER' END END AS db_action,
-    NULL::text AS db_catalog, coalesce(u.definition, last.definition) ->> 'schema' AS db_schema,
-    CASE u.op
-      WHEN 'I' THEN {set}.xml_image(u.definition -> 'columns',
-        CASE WHEN u.is_packed THEN split_part(u.before, E'\n', u.n) ELSE u.after END, NULL, true)
-      WHEN 'U' THEN {set}.xml_image(u.definition -> 'columns',
-        CASE WHEN u.is_packed THEN split_part(split_part(u.before, E'\n', u.n), E'\t', 1) ELSE u.before END,
-        CASE WHEN u.is_packed THEN split_part(split_part(u.before, E'\n', u.n), E'\t', 2) ELSE u.after END, false)
-      WHEN '!' THEN u.before::json ->> 'reason' END AS content,
-    CASE WHEN u.op IN ('U', 'D') THEN {set}.xml_image(u.definition -> 'columns', CASE
-      WHEN NOT u.is_packed THEN u.before
-      WHEN u.op = 'D' THEN split_part(u.before, E'\n', u.n)
-      ELSE split_part(split_part(u.before, E'\n', u.n), E'\t', 1) END, NULL, false) END AS oldcontent,
-    '0.0'::text AS version
-  FROM {set}.unread u LEFT JOIN LATERAL (
-    SELECT c.definition FROM {set}.captured c WHERE u.definition IS NULL AND c.relid = u.relid ORDER BY c.version DESC LIMIT 1
-  ) last ON true
+-- All that they have not acknowledged. A condition of a reader's is asked of these rows alone: the server must not ask it
+-- of others before.
+CREATE OR REPLACE VIEW {set}.unread WITH (security_barrier) AS
+  SELECT * FROM {set}.unread_changes
   UNION ALL
-  SELECT a.seq * 64, a.xid::text, current_database()::text, a.table_name, NULL, a.action, NULL, a.schema_name, a.content, NULL,
-    '0.0'
+  SELECT a.seq * 64, a.xid, a.xid::text, '=' || a.action, NULL::{set}.xml_shape, a.schema_name, a.table_name, a.content, NULL, false
   FROM {set}.announced a WHERE NOT EXISTS (SELECT FROM {set}.acknowledged k WHERE k.repl_key = a.seq * 64);
+
+-- Each column is worked out only for the rows that a reader gets.
+CREATE OR REPLACE VIEW {items} AS
+  SELECT u.repl_key, u.trans_key, current_database()::text AS dbid, u.table_name AS tablename, NULL::text AS guid,
+    CASE u.op WHEN 'I' THEN 'INSERT' WHEN 'U' THEN 'UPDATE' WHEN 'D' THEN 'DELETE' WHEN 'T' THEN 'TRUNCATE'
+      WHEN '!' THEN 'EXCEPTION' WHEN 'A' THEN CASE WHEN u.before::json ->> 'is' IS NULL THEN 'DROP' ELSE 'ALTER' END
+      ELSE substr(u.op, 2) END AS db_action,
+    NULL::text AS db_catalog, u.schema_name AS db_schema,
+    CASE u.op
+      WHEN 'I' THEN {set}.xml_image(u.shape, CASE WHEN u.is_line THEN u.before ELSE u.after END, NULL, true)
+      WHEN 'U' THEN CASE WHEN u.is_line
+        THEN {set}.xml_image(u.shape, split_part(u.before, E'\t', 1), split_part(u.before, E'\t', 2), false)
+        ELSE {set}.xml_image(u.shape, u.before, u.after, false) END
+      WHEN 'D' THEN NULL WHEN 'T' THEN NULL WHEN 'A' THEN NULL
+      WHEN '!' THEN u.before::json ->> 'reason'
+      ELSE u.before END AS content,
+    CASE u.op
+      WHEN 'U' THEN {set}.xml_image(u.shape, CASE WHEN u.is_line THEN split_part(u.before, E'\t', 1) ELSE u.before END, NULL, false)
+      WHEN 'D' THEN {set}.xml_image(u.shape, u.before, NULL, false) END AS oldcontent,
+    '0.0'::text AS version
+  FROM {set}.unread u;
 COMMENT ON VIEW {items} IS {comment};
 
-GRANT EXECUTE ON FUNCTION {set}.output_text(text, text, text), {set}.xml_image(jsonb, text, text, bool),
-  {set}.is_alteration(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION {set}.xml_image({set}.xml_shape, text, text, bool), {set}.is_alteration(text) TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION {set}.acknowledge() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -106,7 +176,7 @@ CREATE OR REPLACE FUNCTION {set}.oldest_unread() RETURNS xid8
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  changed xid8 := (SELECT u.xid FROM {set}.unread u ORDER BY u.xid LIMIT 1);
+  changed xid8 := (SELECT u.xid FROM {set}.unread_changes u ORDER BY u.xid LIMIT 1);
   announced xid8 := (SELECT a.xid FROM {set}.announced a
     WHERE NOT EXISTS (SELECT FROM {set}.acknowledged k WHERE k.repl_key = a.seq * 64) ORDER BY a.xid LIMIT 1);
 BEGIN

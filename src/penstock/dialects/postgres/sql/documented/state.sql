@@ -55,6 +55,19 @@ CREATE TABLE IF NOT EXISTS {set}.announced (
 );
 COMMENT ON TABLE {set}.announced IS 'rows of ITEMS that are no change of a row: CREATE, statement';
 
+CREATE TABLE IF NOT EXISTS {set}.xml_shape (
+  relid oid NOT NULL,
+  version int NOT NULL,
+  root oid NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  names text[] NOT NULL,
+  heads text[] NOT NULL,
+  kinds text[] NOT NULL,
+  PRIMARY KEY (relid, version)
+);
+COMMENT ON TABLE {set}.xml_shape IS 'how rows of each version of a captured table are written as XML';
+
 -- Tables of the set, of which the documented ones are views: no pattern of tables means them.
 CREATE TABLE IF NOT EXISTS {set}.cols_table (
   attname name, owner name, atttypid oid, attlen smallint, attnotnull bool, attnum smallint
