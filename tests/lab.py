@@ -82,6 +82,8 @@ class Lab:
         self.target_url = target_url
         self.name = name
         self.row_triggers: list[str] = []
+        # More of the section `capture`, as YAML that is indented by two.
+        self.capture_settings = ""
         # More of the section `apply`, as YAML that is indented by two.
         self.apply_settings = ""
         self.set_name = f"penstock_{name}"
@@ -104,6 +106,7 @@ class Lab:
 
     def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
         text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers)
+        text = text.replace("\napply:", f"\n{self.capture_settings}apply:")
         text += self.apply_settings
         environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
         return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))

@@ -502,6 +502,7 @@ def _database(config: PipelineConfig) -> PlainDatabase:
             takes_up_new=apply is not None and apply.ddl is DdlPolicy.APPLY,
             # What is published has no place for messages; what is applied must not lose any.
             with_messages=apply is not None,
+            documented=config.capture.documented,
         )
 
     return _open(open_connector, config, connection)

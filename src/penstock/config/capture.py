@@ -18,7 +18,7 @@ from penstock.sources.db2_log.config import DB2_LOG
 from penstock.sources.dbwatcher.config import DBWATCHER, DbWatcherConfig
 from penstock.sources.debezium.config import DEBEZIUM, DebeziumConfig
 from penstock.sources.event_log.config import EVENT_LOG, EventLogConfig
-from penstock.sources.trigger_queue.config import TRIGGER_QUEUE
+from penstock.sources.trigger_queue.config import TRIGGER_QUEUE, DocumentedConfig
 from penstock.sources.xds.config import XDS
 from penstock.user_code import NAME
 
@@ -96,6 +96,9 @@ class CaptureConfig(ConfigPart):
         " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the"
         " buffers; xds: folder of the documents; dbwatcher: folder of the messages instead of a cluster; for a source"
         " of your own, the place that it reads",
+    )
+    documented: DocumentedConfig | None = Field(
+        default=None, description="trigger_queue: setup makes the documented tables beside the log"
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")

@@ -61,6 +61,13 @@ def missing_source_grants(
             yield Grant(f"GRANT {quote(owner)} TO {user}", frozenset(everything[table] for table in owned))
 
 
+def missing_schema_grants(connection: Connection, schema: str) -> Iterator[Grant]:
+    """Statements that a superuser must run before the user may make things in a schema that there is."""
+    has_all = "SELECT has_schema_privilege(%s, 'CREATE') AND has_schema_privilege(%s, 'USAGE')"
+    if not may(connection, has_all, schema, schema):
+        yield Grant(f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {quote(current_user(connection))}")
+
+
 def missing_target_grants(
     connection: Connection,
     existing: Mapping[TableName, TableSchema],

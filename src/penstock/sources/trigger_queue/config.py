@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import Field, field_validator
+
 from penstock.config.document import Document, Fault, Path_
+from penstock.config.parts import ConfigPart
 from penstock.config.source import SourceKind
+
+_LONGEST = 40
+"""Names of PostgreSQL have 63 letters, and the longest one behind the prefix has 17."""
+
+
+class DocumentedConfig(ConfigPart):
+    """The documented tables beside the log: ITEMS, TABLES and what goes with them."""
+
+    prefix: str = Field(
+        default="REPL_", description="What their names begin with; setup says so where it has to write it otherwise"
+    )
+    schema_name: str = Field(default="public", alias="schema", min_length=1, description="The schema that they lie in")
+
+    @property
+    def names_prefix(self) -> str:
+        """The prefix as it stands in names: cleaned, and in the small letters of a name without quotes."""
+        return _cleaned(self.prefix).lower()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the prefix."""
+        if _cleaned(self.prefix) == self.prefix:
+            return []
+        return [f"the prefix {self.prefix!r} of the documented tables is written {_cleaned(self.prefix)!r}"]
+
+    @field_validator("prefix")
+    @classmethod
+    def _begins_names(cls, prefix: str) -> str:
+        cleaned = _cleaned(prefix)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$]*", cleaned) or len(cleaned) > _LONGEST:
+            raise ValueError(
+                f"must begin a name without quotes: a letter or _, then letters, digits, _ and $, {_LONGEST} at most"
+            )
+        return prefix
+
+
+def _cleaned(prefix: str) -> str:
+    """A prefix without slashes, and with _ for what else stands in the way of a name."""
+    return re.sub(r"[\s.:\[\]-]", "_", re.sub(r"[/\\]", "", prefix))
 
 
 def check_trigger_queue(document: Document) -> list[Fault]:
@@ -25,7 +68,12 @@ def check_others(document: Document, told_of_ddl: Sequence[str]) -> list[Fault]:
     """
     if document.value("capture", "source") == "trigger_queue":
         return []
-    faults = document.unfit({"capture.log": "only a capture by triggers has a log at the source that is freed"})
+    faults = document.unfit(
+        {
+            "capture.log": "only a capture by triggers has a log at the source that is freed",
+            "capture.documented": "only trigger_queue has documented tables beside its log",
+        }
+    )
     apply = document.value("apply")
     if not isinstance(apply, dict):
         return faults

@@ -278,21 +278,9 @@ def function_names(name: str) -> list[str]:
     return sorted({*made, *older})
 
 
-def _changing_key(name: str) -> int:
-    """First half of the advisory lock for building a table's capture; the second is the table's oid."""
-    return int.from_bytes(hashlib.sha256(f"changing {name}".encode()).digest()[:4], "big", signed=True)
-
-
-def _log_script(name: str) -> str:
-    return "\n".join([*(_filled(f"capture/{part}", name) for part in _SCRIPTS), history_script(name)])
-
-
-def _ddl_script(name: str) -> str:
-    return _filled("capture/ddl", name)
-
-
-def _filled(script: str, name: str) -> str:
-    return sql_text(script).format(
+def filled(text: str, name: str, more: Mapping[str, str] = {}) -> str:
+    """Fill the placeholders of a script with the names of a set, and with `more`."""
+    return text.format(
         set=quote(name),
         name=literal(name),
         drop=quote(drop_trigger_name(name)),
@@ -303,4 +291,18 @@ def _filled(script: str, name: str) -> str:
         changing=_changing_key(name),
         describe=sql_text("describe").rstrip(),
         pinned=" ".join(f"SET {setting} = {literal(CANONICAL_SETTINGS[setting])}" for setting in _PINNED),
+        **more,
     )
+
+
+def _changing_key(name: str) -> int:
+    """First half of the advisory lock for building a table's capture; the second is the table's oid."""
+    return int.from_bytes(hashlib.sha256(f"changing {name}".encode()).digest()[:4], "big", signed=True)
+
+
+def _log_script(name: str) -> str:
+    return "\n".join([*(filled(sql_text(f"capture/{part}"), name) for part in _SCRIPTS), history_script(name)])
+
+
+def _ddl_script(name: str) -> str:
+    return filled(sql_text("capture/ddl"), name)

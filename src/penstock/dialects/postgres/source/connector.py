@@ -16,7 +16,7 @@ from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.connector import LOCK_WAIT, PostgresConnector
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.post_data import PostData, read_post_data
-from penstock.dialects.postgres.source import capture, history, setup
+from penstock.dialects.postgres.source import capture, documented, history, setup
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.compared import PostgresComparedSource
@@ -30,6 +30,7 @@ from penstock.history import CaptureOrigin, Consumer, History, HistoryError, Log
 from penstock.origins import USERS, Origins
 from penstock.position import Scn
 from penstock.source_switch import Mark
+from penstock.sources.trigger_queue.config import DocumentedConfig
 
 _MARK = """
 SELECT (SELECT concat_ws(' ', count(*), max(inhrelid::bigint)) FROM pg_inherits),
@@ -54,6 +55,7 @@ class PostgresSourceConnector(PostgresConnector):
         with_ddl: bool = False,
         with_messages: bool = False,
         takes_up_new: bool = False,
+        documented: DocumentedConfig | None = None,
     ) -> None:
         """Stand for the database at `url`, as far as its changes are of `origins`; nothing is opened yet.
 
@@ -61,6 +63,7 @@ class PostgresSourceConnector(PostgresConnector):
             with_ddl: That a table was altered is a change, too.
             with_messages: So are messages.
             takes_up_new: A run takes up tables that are made later, so a pattern may mean none yet.
+            documented: The documented tables that setup makes beside the log.
 
         Raises:
             ConfigError: The url cannot be read.
@@ -72,6 +75,7 @@ class PostgresSourceConnector(PostgresConnector):
         self._followed: str | None = None
         self._post_data: CatalogCache[str, PostData] = CatalogCache()
         self._takes_up_new = takes_up_new
+        self._wanted = documented
         self._unmatched: Sequence[str] = ()
 
     @property
@@ -106,7 +110,13 @@ class PostgresSourceConnector(PostgresConnector):
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
         with self._connection("read the catalogue") as connection:
             plan = setup.plan_source(
-                connection, self._url, self._pipeline, tables, row_triggers, of_apply=self._origins.of_apply
+                connection,
+                self._url,
+                self._pipeline,
+                tables,
+                row_triggers,
+                of_apply=self._origins.of_apply,
+                wanted=self._wanted,
             )
         plan.notes += [
             f"no table matches {pattern!r} yet; the run takes up one that is made later" for pattern in self._unmatched
@@ -174,7 +184,7 @@ class PostgresSourceConnector(PostgresConnector):
             others = [
                 other
                 for other in history.consumers(connection, self._set_name)
-                if not history.is_same(other.consumer, consumer)
+                if not history.is_same(other.consumer, consumer) and other.consumer.id != documented.CONSUMER_ID
             ]
             if not others:
                 return self._teardown_steps(connection)

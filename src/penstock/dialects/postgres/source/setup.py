@@ -16,11 +16,12 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
-from penstock.dialects.postgres.privileges import missing_source_grants, plan_grants
-from penstock.dialects.postgres.source import capture
+from penstock.dialects.postgres.privileges import missing_schema_grants, missing_source_grants, plan_grants
+from penstock.dialects.postgres.source import capture, documented
 from penstock.dialects.postgres.target import ledger_version
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern, nearest_table
+from penstock.sources.trigger_queue.config import DocumentedConfig
 
 
 def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
@@ -61,17 +62,21 @@ def plan_source(
     row_triggers: Sequence[str],
     *,
     of_apply: bool,
+    wanted: DocumentedConfig | None = None,
 ) -> DatabasePlan:
     """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers.
 
     Args:
         of_apply: Also of what apply processes write to them.
+        wanted: The documented tables that there are to be beside the log; None: none.
     """
     name = capture.set_name(pipeline)
     plan = DatabasePlan(label(url), faults=faults_of(connection, url, name), preamble=ownership.preamble(name))
     newer = capture.newer_fault(connection, name)
     if newer is not None:
         plan.faults.append(newer)
+    if wanted is not None and not plan.faults:
+        plan.faults += documented.faults_of(connection, url, name, wanted)
     if plan.faults:
         # The schema may be another role's, or of another version: read and run nothing in it.
         return plan
@@ -95,7 +100,11 @@ def plan_source(
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
     to_capture = capture.tables_not_current(connection, name, tables, by_row, of_apply=of_apply) if has_log else tables
+    plan.steps += documented.steps(connection, name, wanted, is_superuser=superuser)
     plan.steps += capture.table_steps(name, to_capture, by_row, of_apply=of_apply)
+    if wanted is not None:
+        plan.steps += documented.list_steps(connection, name, tables)
+        plan.notes += wanted.notes
     plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
     if ledger_version.exists(connection) and not of_apply:
         plan.notes.append(
@@ -111,6 +120,8 @@ def plan_source(
         if len(transactions(plan.steps)) > 1:
             plan.preamble.append(ownership.refuse_superuser(plan.role))
         plan_grants(plan, missing_source_grants(connection, name, tables, of_apply=of_apply))
+        if wanted is not None:
+            plan_grants(plan, missing_schema_grants(connection, wanted.schema_name))
         plan.notes.append(
             "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
             " after an ALTER TABLE, only from when a run notices it, within half a minute"

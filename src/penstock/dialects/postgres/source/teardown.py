@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.source import documented
 from penstock.dialects.postgres.source.capture import drop_trigger_name, function_names, is_installed
 from penstock.dialects.postgres.source.history import history_teardown
 
@@ -37,6 +38,7 @@ def teardown_statements(connection: Connection, name: str) -> list[str]:
         [[name, drop_trigger_name(name)]],
     )
     return [
+        *documented.removal(connection, name),
         *(f"DROP EVENT TRIGGER {quote(trigger)}" for (trigger,) in event_triggers),
         *drops,
         *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("changes", "captured_now", "built_now")),

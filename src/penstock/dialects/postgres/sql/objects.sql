@@ -21,6 +21,9 @@ WITH RECURSIVE rel AS (
   WHERE c.relkind IN ('r', 'p')
 ), extended AS (
   SELECT d.classid, d.objid FROM pg_depend d WHERE d.deptype = 'e'
+  -- Ours, beside a capture set.
+  UNION ALL SELECT d.classoid, d.objoid FROM pg_description d WHERE d.objsubid = 0
+    AND starts_with(d.description, 'penstock: documented tables of ')
 ), used (typ) AS (
   SELECT DISTINCT a.atttypid FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped
   UNION
@@ -282,6 +285,7 @@ WITH RECURSIVE rel AS (
     format_type(s.seqtypid, NULL), s.seqincrement, s.seqmin, s.seqmax, s.seqstart, s.seqcache,
     CASE WHEN s.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END) AS options) o
   WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('i', 'e'))
+    AND NOT EXISTS (SELECT FROM extended e WHERE e.classid = 'pg_class'::regclass AND e.objid = c.oid)
   UNION ALL
   SELECT a.root, a.nspname, a.relname, 'owner of sequence', concat(n.nspname, '.', c.relname), a.attname, NULL, '',
     format('ALTER SEQUENCE %I.%I OWNED BY %s.%I', n.nspname, c.relname, a.path, a.attname),
@@ -357,7 +361,7 @@ WITH RECURSIVE rel AS (
     format('ROUTINE %s', p.oid::regprocedure)
   FROM space n JOIN pg_proc p ON p.pronamespace = n.oid
   WHERE NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid
-    AND e.deptype IN ('e', 'i'))
+    AND e.deptype IN ('e', 'i')) AND NOT EXISTS (SELECT FROM extended e WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid)
   UNION ALL
   SELECT 0, n.nspname, NULL, o.kind, format('%I.%s', n.nspname, o.name), '', NULL, '', o.make, NULL, NULL, o.classid, o.oid, NULL,
     o.owner, NULL, NULL

@@ -1,0 +1,84 @@
+-- What the documented tables of {set} stand on, beside the log: which tables are watched, what readers have acknowledged.
+
+CREATE TABLE IF NOT EXISTS {set}.documented (
+  is_only bool PRIMARY KEY DEFAULT true CHECK (is_only),
+  schema_name text NOT NULL,
+  prefix text NOT NULL,
+  stamp text NOT NULL
+);
+COMMENT ON TABLE {set}.documented IS 'where the documented tables are, and which script made them';
+
+CREATE TABLE IF NOT EXISTS {set}.watched (
+  catalog_name text NOT NULL DEFAULT ' ',
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  actions text CHECK (actions ~ '^[IUD]*$'),
+  repl_key bigint NOT NULL,
+  trigger_name text NOT NULL,
+  debug int NOT NULL DEFAULT 0,
+  relid oid,
+  by_role oid,
+  is_captured_here bool NOT NULL DEFAULT false,
+  is_watched bool NOT NULL DEFAULT true,
+  PRIMARY KEY (catalog_name, schema_name, table_name)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS watched_relid ON {set}.watched (relid) WHERE is_watched;
+COMMENT ON TABLE {set}.watched IS 'the rows of TABLES';
+COMMENT ON COLUMN {set}.watched.relid IS 'the table that it means; null or gone: one that does not exist yet';
+COMMENT ON COLUMN {set}.watched.by_role IS 'the role that inserted it; null: setup';
+COMMENT ON COLUMN {set}.watched.is_captured_here IS 'the pipeline file does not ask for its capture';
+COMMENT ON COLUMN {set}.watched.is_watched IS 'false: a user deleted the row, so setup does not add it again';
+
+CREATE TABLE IF NOT EXISTS {set}.watch (
+  relid oid NOT NULL,
+  from_seq bigint NOT NULL,
+  until_seq bigint,
+  actions text NOT NULL
+);
+COMMENT ON TABLE {set}.watch IS 'the changes of a table that ITEMS shows, by their numbers in the log';
+
+-- Each change has a number of its own, also where up to 64 of a statement are one row of the log.
+CREATE TABLE IF NOT EXISTS {set}.acknowledged (repl_key bigint PRIMARY KEY, xid xid8 NOT NULL);
+CREATE INDEX IF NOT EXISTS acknowledged_xid ON {set}.acknowledged (xid);
+COMMENT ON TABLE {set}.acknowledged IS 'rows that readers have deleted from ITEMS, until the log is freed of them';
+
+CREATE TABLE IF NOT EXISTS {set}.acknowledging (xid xid8 PRIMARY KEY);
+COMMENT ON TABLE {set}.acknowledging IS 'transactions that delete from ITEMS; they free the log when they commit';
+
+CREATE TABLE IF NOT EXISTS {set}.announced (
+  xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+  seq bigint NOT NULL DEFAULT pg_catalog.nextval({seq}),
+  action text NOT NULL,
+  schema_name text,
+  table_name text,
+  content text
+);
+COMMENT ON TABLE {set}.announced IS 'rows of ITEMS that are no change of a row: CREATE, statement';
+
+CREATE TABLE IF NOT EXISTS {set}.xml_shape (
+  relid oid NOT NULL,
+  version int NOT NULL,
+  root oid NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  names text[] NOT NULL,
+  heads text[] NOT NULL,
+  kinds text[] NOT NULL,
+  PRIMARY KEY (relid, version)
+);
+COMMENT ON TABLE {set}.xml_shape IS 'how rows of each version of a captured table are written as XML';
+
+-- Tables of the set, of which the documented ones are views: no pattern of tables means them.
+CREATE TABLE IF NOT EXISTS {set}.cols_table (
+  attname name, owner name, atttypid oid, attlen smallint, attnotnull bool, attnum smallint
+);
+CREATE TABLE IF NOT EXISTS {set}.current_tables (relname name);
+CREATE TABLE IF NOT EXISTS {set}.debug_table (repl_key bigint, line varchar(255));
+CREATE TABLE IF NOT EXISTS {set}.longs_table (repl_key bigint PRIMARY KEY, content text);
+
+CREATE SEQUENCE IF NOT EXISTS {sequence} AS bigint MINVALUE 1 MAXVALUE 1000000000 CYCLE;
+
+INSERT INTO {set}.consumer (id, name, target, scn)
+SELECT 'documented', {items_name}, {schema_name}, max(scn) FROM {set}.tick
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, target = excluded.target;
+COMMENT ON SEQUENCE {sequence} IS {comment};
