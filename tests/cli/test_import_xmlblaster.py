@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +131,6 @@ def test_a_summary_says_what_to_look_at_and_what_to_set(tmp_path: Path) -> None:
     assert "set SOURCE_PASSWORD: db.password of" in said
 
 
-def without_messages(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same with change files in place of messages, for a loader that does not know these yet."""
-    capture = {name: value for name, value in settings["capture"].items() if name != "documented"}
-    if capture["source"] == "dbwatcher":
-        capture["source"] = "change_files"
-    publish = {"to": "files", "path": "messages"} if "publish" in settings else None
-    return {**settings, "capture": capture} | ({"publish": publish} if publish else {})
-
-
 @pytest.mark.parametrize(
     ("path", "options", "capture", "publish"),
     [
@@ -162,13 +152,17 @@ def test_one_file_becomes_one_half_of_a_pipeline(
     settings = read(convert([OldFile(path.read_bytes(), "old")], options).text("heading"))
 
     assert settings["capture"].items() >= capture.items()
-    assert settings.get("publish") == (None if publish is None else {**publish, "format": "dbwatcher"})
+    published = settings.get("publish")
+    if publish is not None:
+        messages = {"version": "1.4", "max_rows": 2000, "send_unchanged_updates": False, "content_rows": 500}
+        messages |= {"compress_size": 10000} if options.kafka else {}
+        publish = {**publish, "format": "dbwatcher", "dbwatcher": messages}
+    assert published == publish
     assert ("apply" in settings) == (publish is None)
     if options.kafka:
         assert settings["connections"]["messages"] == {"type": "kafka", "settings": {"bootstrap.servers": "k:9092"}}
-    else:
-        environment = {"SOURCE_PASSWORD": "a", "TARGET_PASSWORD": "b"}
-        parse(yaml.safe_dump(without_messages(settings)), name="p", environment=environment)
+    environment = {"SOURCE_PASSWORD": "a", "TARGET_PASSWORD": "b"}
+    parse(yaml.safe_dump(settings), name="p", environment=environment)
 
 
 def test_a_file_that_is_there_is_not_replaced(tmp_path: Path) -> None:

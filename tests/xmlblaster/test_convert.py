@@ -224,6 +224,12 @@ KEYS = [line.split() for line in (ROOT / "tests/data/xmlblaster" / "keys.txt").r
 FLAGS = {
     "replication.sendInitialTableContent", "replication.createDropAlterDetection", "replication.blockLoop",
     "replication.creates", "replication.drops", "replication.alters", "replication.nirvanaClient",
+    "replication.sendUnchangedUpdates",
+}  # fmt: skip
+
+VALUES = {
+    "db.url": "jdbc:postgresql://h/d", "replication.maxRowsOnCreate": "9", "replication.maxRowsInTx": "9",
+    "mom.compressSize": "9", **dict.fromkeys(FLAGS, "false"),
 }  # fmt: skip
 
 
@@ -231,11 +237,20 @@ FLAGS = {
 @pytest.mark.parametrize("is_pair", [False, True], ids=["alone", "as a pair"])
 def test_every_documented_property_is_understood(side: str, base: Any, other: Any, is_pair: bool) -> None:
     for key in (key for of, key in KEYS if of == side):
-        value = "false" if key in FLAGS else "jdbc:postgresql://h/d" if key == "db.url" else "v"
-        draft = draft_of(base(f"{key}={value}"), *([other()] if is_pair else []))
+        draft = draft_of(base(f"{key}={VALUES.get(key, 'v')}"), *([other()] if is_pair else []))
 
         assert draft.unknown == {}, key
         assert key in {**draft.written.get("1.properties", {}), **draft.remarks.get("1.properties", {})}, key
+
+
+def test_how_messages_are_written_comes_along() -> None:
+    lines = ["replication.version=1.4", "replication.maxRowsInTx=7", "replication.sendUnchangedUpdates=false"]
+    draft = draft_of(watcher(*lines, "mom.compressSize=100"), options=Options(kafka="k:1"))
+    written = {"version": "1.4", "max_rows": 7, "send_unchanged_updates": False, "compress_size": 100}
+    assert draft.settings["publish"]["dbwatcher"] == written
+    assert "dbwatcher" not in draft_of(watcher("mom.compressSize=100")).settings["publish"]
+    with pytest.raises(ConfigError, match=r"replication\.maxRowsInTx is no whole number"):
+        draft_of(watcher("replication.maxRowsInTx=many"))
 
 
 def test_the_page_on_moving_over_has_every_property() -> None:

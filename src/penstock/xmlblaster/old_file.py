@@ -84,6 +84,19 @@ class OldFile:
             raise ConfigError(f"{key} is neither true nor false", where=self.name, do="write one of them")
         return value.lower() == "true"
 
+    def take_number(self, key: str) -> int | None:
+        """Take a whole number; None if the key is absent.
+
+        Raises:
+            ConfigError: The value is none.
+        """
+        value = self.take(key)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()):
+            raise ConfigError(f"{key} is no whole number", where=self.name, do="write one in digits")
+        return int(value)
+
     def take_below(self, prefix: str) -> dict[str, str]:
         """Take all keys that begin with a prefix: what follows it, and the value."""
         keys = [key for key in self._left if key.startswith(prefix)]

@@ -95,6 +95,7 @@ class SourceHalf:
             draft.set(("publish", "connection"), MESSAGES)
             write_cluster(draft, self._options.kafka)
         draft.set(("publish", "format"), "dbwatcher")
+        self._write_messages()
         if topic is not None and self._options.kafka is not None and _TOPIC.fullmatch(topic):
             draft.set(("publish", "topic"), topic, "mom.topicName")
             draft.count(file.name, "mom.topicName")
@@ -104,6 +105,25 @@ class SourceHalf:
             draft.remark(
                 file.name, "replication.createDropAlterDetection", "DDL is always captured; apply.ddl says what it does"
             )
+
+    def _write_messages(self) -> None:
+        """Write the part `publish.dbwatcher`: how transactions become messages."""
+        file = self._file
+        found: dict[str, tuple[str, object]] = {
+            "replication.version": ("version", file.take("replication.version")),
+            "replication.maxRowsInTx": ("max_rows", file.take_number("replication.maxRowsInTx")),
+            "replication.sendUnchangedUpdates": (
+                "send_unchanged_updates",
+                file.take_flag("replication.sendUnchangedUpdates"),
+            ),
+            "replication.maxRowsOnCreate": ("content_rows", file.take_number("replication.maxRowsOnCreate")),
+        }
+        if self._options.kafka is not None:
+            found["mom.compressSize"] = ("compress_size", file.take_number("mom.compressSize"))
+        for key, (setting, value) in found.items():
+            if value is not None:
+                self._draft.set(("publish", "dbwatcher", setting), value, key)
+                self._draft.count(file.name, key)
 
     def excluded(self) -> list[str]:
         """The tables that a schema's pattern must not mean."""

@@ -113,6 +113,9 @@ class TargetHalf:
             draft.set(("capture", "path"), MESSAGES, comment)
         else:
             draft.set(("capture", "connection"), MESSAGES)
+            topic = "the topic that the source half publishes to: mom.topicName of the DbWatcher"
+            draft.set(("capture", "dbwatcher", "topic"), MESSAGES, topic)
+            draft.checks.append(f"capture.dbwatcher.topic is {MESSAGES}: write {topic}")
             write_cluster(draft, self._options.kafka)
         draft.set(("capture", "tables"), ["*.*"], "a DbWriter applies every table that messages name")
 
@@ -129,12 +132,8 @@ class TargetHalf:
         draft, file = self._draft, self._file
         flags = {key: file.take_flag(key) for key in _DDL}
         given = [key for key, flag in flags.items() if flag is not None]
-        if source is None:
-            for key in given:
-                draft.remark(file.name, key, "a pipeline that reads messages has no setting for DDL")
-            return
         draft.count(file.name, *given)
-        is_noticed = source.takes_ddl()
+        is_noticed = source is None or source.takes_ddl()
         follows = [key for key, flag in flags.items() if flag is not False]
         said = ", ".join(f"{key}={str(flag is not False).lower()}" for key, flag in flags.items())
         policy = "apply" if is_noticed and len(follows) == len(_DDL) else "ignore"
