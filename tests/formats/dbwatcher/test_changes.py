@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -271,3 +272,18 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
     assert {change.table for change in part.changes} == {T.name}
     assert (part.txn_id, part.repl_keys) == ("x", [None, None])
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+
+
+def test_the_message_of_the_page_is_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+    document = page.partition("```xml\n")[2].partition("```")[0].replace("…", "").strip()
+
+    (part,) = changes_of(read_message(document.encode()), {T.name: T}).parts
+
+    assert part.changes == [Change(0, Op.UPDATE, T.name, 1, {"id": "1"}, {"name": "first"})]

@@ -117,6 +117,9 @@ REFUSED = {
     "text stands outside": f"{NO_ROW}<row>secret</row></sql>",
     "encoding 'quoted-printable'": f'{NO_ROW}<row><col name="a" encoding="quoted-printable">=41</col></row></sql>',
     "charset 'no' is not known": f'{NO_ROW}<row><col name="a" encoding="base64" charset="no">QQ==</col></row></sql>',
+    "charset 'punycode' is not known": (
+        f'{NO_ROW}<row><col name="a" encoding="base64" charset="punycode">QQ==</col></row></sql>'
+    ),
     "not of the charset": f'{NO_ROW}<row><col name="a" encoding="base64" charset="ascii">5A==</col></row></sql>',
     "not padded Base64": f'{NO_ROW}<row><col name="a" encoding="base64">secret</col></row></sql>',
     "type null has text": f'{NO_ROW}<row><col name="a" type="null">secret</col></row></sql>',
