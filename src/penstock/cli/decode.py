@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.console import FileOption, JsonOption, defaults, warn
 from penstock.cli.decode_db2 import db2_log
+from penstock.cli.decode_dbwatcher import dbwatcher
 from penstock.cli.stream import Printer, print_lines
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show data written by other products as changes.", no_args_is_help=True)
 app.command("db2-log")(db2_log)
+app.command("dbwatcher")(dbwatcher)
 
 _FORM = "{topic, partition, key, value, headers}"
 

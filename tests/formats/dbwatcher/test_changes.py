@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from penstock.formats.dbwatcher.changes import changes_of
 from penstock.formats.dbwatcher.message import Message
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
-from penstock.formats.dbwatcher.values import reader_of, writer_of
+from penstock.formats.dbwatcher.values import UnreadableError, reader_of, writer_of
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
@@ -107,6 +108,24 @@ def test_what_other_watchers_write_is_read(type_: str, value: str | bytes, canon
     assert reader_of(LogicalType.parse(type_))(value) == canonical
 
 
+KINDS = sorted({type_ for type_, *_ in [*VALUES, *READ]})
+ODD = st.text("0123456789-+:.TZ PYMDHSBCEinfty\\x٣\ud800 ", max_size=24) | st.from_regex(
+    r"\A[-+]?[0-9]{1,5000}([-.:T ][0-9]{1,9}){0,6}( ?BC|Z|\+[0-9:]{1,8}| days?)?\Z"
+)
+
+
+@given(st.sampled_from(KINDS), ODD | st.binary(max_size=9))
+def test_any_value_is_read_or_refused_and_what_is_read_is_written_alike(type_: str, value: str | bytes) -> None:
+    logical = LogicalType.parse(type_)
+    try:
+        canonical = reader_of(logical)(value)
+    except (UnreadableError, MalformedInputError):
+        return
+    writer = writer_of(logical)
+
+    assert reader_of(logical)(canonical if writer is None else writer(canonical)) == canonical
+
+
 def insert(**after: str | None) -> Change:
     return Change(0, Op.INSERT, T.name, 1, None, after)
 
@@ -191,6 +210,8 @@ def test_what_cannot_be_told_is_refused_and_never_left_out() -> None:
         (insert(photo=ExternalValue.at("7", 10, is_binary=True)), "not in its image|is not Base64"),
         (insert(name=ExternalValue.at("7", 10, is_binary=False)), "not in its image"),
         (insert(photo="secret!"), "'photo' of table public.t is not Base64"),
+        (update({}, name="secret"), "has no old image"),
+        (Change(0, Op.DELETE, T.name, 1, None, None), "has no old image"),
     ):
         with pytest.raises(OperatorError, match=why) as raised:
             messages([change])
@@ -251,3 +272,18 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
     assert {change.table for change in part.changes} == {T.name}
     assert (part.txn_id, part.repl_keys) == ("x", [None, None])
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+
+
+def test_the_message_of_the_page_is_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+    document = page.partition("```xml\n")[2].partition("```")[0].replace("…", "").strip()
+
+    (part,) = changes_of(read_message(document.encode()), {T.name: T}).parts
+
+    assert part.changes == [Change(0, Op.UPDATE, T.name, 1, {"id": "1"}, {"name": "first"})]

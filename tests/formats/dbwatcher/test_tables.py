@@ -21,10 +21,11 @@ from penstock.formats.dbwatcher.message import (
     ControlMessage,
     Head,
     Message,
+    Route,
     Row,
 )
 from penstock.formats.dbwatcher.metadata import metadata_of, table_of
-from penstock.formats.dbwatcher.reader import Limits, read_control, read_message
+from penstock.formats.dbwatcher.reader import Limits, read_control, read_message, route_of
 from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message, statement_message
 from penstock.formats.dbwatcher.writer import write_control, write_message
 from penstock.logical import LogicalType
@@ -152,6 +153,23 @@ def test_a_control_message_without_what_it_needs_is_refused_and_another_message_
     with pytest.raises(MalformedInputError, match="REQUEST_UPDATE has no _replVersion"):
         read_control(b"REQUEST_UPDATE", {"_slaveName": "client/x"})
     assert read_control(b"<sql/>", {"_command": "CREATE"}) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "properties", "route"),
+    [
+        (b"<sql/>", {}, Route.XML),
+        (b" <sql/>", {"DUMP": "true"}, Route.XML),
+        (b"\x03\x03EXPORT:V10", {"DUMP": "true"}, Route.DUMP),
+        (b"<sql/>", {"_END_OF_TRANSITION": "true"}, Route.END_OF_TRANSITION),
+        (b"", {"_INITIAL_DATA_END_TO_REMOTE": "true"}, Route.END_OF_TRANSITION),
+        (b"REQUEST_CANCEL_UPDATE", {"_slaveName": "x"}, Route.CONTROL),
+        (b"<sql/>", {"_command": "STATEMENT"}, Route.XML),
+        (b"", {"_command": "INITIAL_DATA_RESPONSE"}, Route.CONTROL),
+    ],
+)
+def test_a_message_is_told_by_its_body_and_properties(body: bytes, properties: dict[str, str], route: Route) -> None:
+    assert route_of(body, properties) is route
 
 
 BODY = write_message(Message(Head(Command.REPLICATION, "X"), [Row({"a": "b" * 1000}, {})]))

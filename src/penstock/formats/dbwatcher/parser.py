@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import Attribute, ColumnMetadata, Columns, Command, Head, Row, Value
-from penstock.formats.dbwatcher.protect import NOT_XML
+from penstock.formats.dbwatcher.protect import NOT_XML, text_of
 from penstock.text import printable
 
 _LONGEST_NAME = 60
@@ -30,7 +30,7 @@ class Limits:
         depth: How many elements may be inside each other.
     """
 
-    bytes: int = 1 << 28
+    bytes: int = 1 << 26
     depth: int = 32
 
 
@@ -200,7 +200,10 @@ class MessageParser:
         name = self._said["name"]
         value = _value(text, self._said)
         if isinstance(value, bytes):
-            value = _decoded(value, "utf-8")
+            try:
+                value = text_of(value)
+            except MalformedInputError as exc:
+                raise RefusedError(exc.what) from None
         if name == Attribute.OLD_CONTENT and self._open[1] == "row":
             self._old = None if value is None else _columns(value, self._limits)
         elif value is None:

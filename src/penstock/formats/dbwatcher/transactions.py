@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import OperatorError
@@ -88,41 +88,45 @@ class TransactionWriter:
             OperatorError: A change cannot be told in this format: a TRUNCATE that nobody would understand, changes
                 that were not captured, a value that is not in its image.
         """
-        held: list[tuple[Row, int]] = []
-        held_of: str | None = None
-        whole = 0
+        held: _Rows = []
+        held_of, whole = "", 0
         most = self._settings.most_rows
         for transaction in transactions:
-            pieces = list(self._pieces(transaction))
-            if not pieces:
+            pieces = self._pieces(transaction)
+            first, second = next(pieces, None), next(pieces, None)
+            if first is None:
                 continue
-            is_plain = len(pieces) == 1 and isinstance(pieces[0], list)
-            if held_of is not None and (not is_plain or (most and len(held) + len(pieces[0]) > most + 1)):
+            is_plain = second is None and isinstance(first, list)
+            if whole and (not is_plain or (most and len(held) + len(first) > most + 1)):
                 yield self._of_rows(held_of, held, whole)
-                held, held_of, whole = [], None, 0
-            if is_plain:
-                rows = pieces[0]
-                assert isinstance(rows, list)
-                held_of = transaction.txn_id if held_of is None else held_of
-                held += rows
-                whole += 1
-                if whole >= self._settings.most_transactions:
-                    yield self._of_rows(held_of, held, whole)
-                    held, held_of, whole = [], None, 0
+                held, whole = [], 0
+            if second is not None or not isinstance(first, list):
+                yield from self._in_pieces(transaction.txn_id, first, second, pieces)
                 continue
-            yield from self._in_pieces(transaction.txn_id, pieces)
-        if held_of is not None:
+            held_of = held_of if whole else transaction.txn_id
+            held += first
+            whole += 1
+            if whole >= self._settings.most_transactions:
+                yield self._of_rows(held_of, held, whole)
+                held, whole = [], 0
+        if whole:
             yield self._of_rows(held_of, held, whole)
 
-    def _in_pieces(self, txn_id: str, pieces: Sequence[_Rows | _TableChange]) -> Iterator[Message]:
-        for number, piece in enumerate(pieces, 1):
-            is_last = number == len(pieces)
+    def _in_pieces(
+        self, txn_id: str, piece: _Piece, following: _Piece | None, rest: Iterator[_Piece]
+    ) -> Iterator[Message]:
+        """Yield the messages of a transaction that is more than one run of rows; only two pieces are held at a time."""
+        while True:
+            is_open = following is not None
             if isinstance(piece, list):
-                yield self._of_rows(txn_id, piece, int(is_last), is_open=not is_last)
+                yield self._of_rows(txn_id, piece, int(not is_open), is_open=is_open)
             else:
-                yield self._of_table(piece, is_open=not is_last)
+                yield self._of_table(piece, is_open=is_open)
+            if following is None:
+                return
+            piece, following = following, next(rest, None)
 
-    def _pieces(self, transaction: KeyedTransaction) -> Iterator[_Rows | _TableChange]:
+    def _pieces(self, transaction: KeyedTransaction) -> Iterator[_Piece]:
         """Yield runs of rows, and changes of tables by themselves."""
         rows: _Rows = []
         most = self._settings.most_rows
@@ -145,6 +149,12 @@ class TransactionWriter:
 
     def _row(self, change: Change, key: int, txn_id: str) -> Row | None:
         table = self._table(change)
+        if change.op in (Op.UPDATE, Op.DELETE) and not change.before:
+            raise OperatorError(
+                f"a change of table {change.table} has no old image, so receivers could not find its row",
+                where=f"transaction {txn_id}",
+                do="give the table a key at the source, or let the source log whole rows",
+            )
         match change.op:
             case Op.UPDATE:
                 old = table.image(change.before or {})
@@ -211,14 +221,17 @@ class TransactionWriter:
         return found
 
 
-_Rows = list[tuple[Row, int]]
-
-
 class _TableChange(NamedTuple):
     action: Action
     change: Change
     key: int
     txn_id: str
+
+
+_Rows: TypeAlias = list[tuple[Row, int]]
+"""Rows with their keys."""
+
+_Piece: TypeAlias = _Rows | _TableChange
 
 
 class TableWriter:

@@ -1,0 +1,115 @@
+"""`penstock decode dbwatcher`: messages of DbWatcher, as the changes that they say."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.console import say, warn
+from penstock.errors import ConfigError, MalformedInputError, OperatorError
+from penstock.text import count
+
+if TYPE_CHECKING:
+    from penstock.formats.dbwatcher.changes import MessageChanges
+    from penstock.formats.dbwatcher.message import Message
+
+_MEGABYTE = 1_000_000
+
+
+def dbwatcher(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="Messages, one in each file; - for standard input.")
+    ],
+    limit: Annotated[
+        int, typer.Option("--limit-mb", min=1, help="The maximum size of a message, in megabytes of XML.")
+    ] = 64,
+    # What is printed is JSON in any case.
+    json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+) -> None:
+    """Print messages of DbWatcher as JSON lines: a change, a table's DDL or a statement to a line.
+
+    Row values are printed, too, as the messages have them: text, or Base64 where a value is no text. A message
+    compressed with GZIP or ZIP is told by its first bytes.
+    """
+    del json
+    is_malformed = False
+    for name in files:
+        try:
+            message = _read(name, limit * _MEGABYTE)
+            lines = list(_lines(name, message))
+        except MalformedInputError as exc:
+            warn(f"note: {exc}")
+            is_malformed = True
+            continue
+        for line in lines:
+            say(json_.dumps(line, ensure_ascii=False))
+        if not lines:
+            warn(f"note: {name} has {count(0, 'row')}")
+    if is_malformed:
+        raise typer.Exit(OperatorError.exit_code)
+
+
+def _read(name: str, most_bytes: int) -> Message:
+    from penstock.formats.dbwatcher.compression import Compression
+    from penstock.formats.dbwatcher.message import Property
+    from penstock.formats.dbwatcher.reader import Limits, read_message
+
+    try:
+        if name == "-":
+            body = sys.stdin.buffer.read(most_bytes + 1)
+        else:
+            with Path(name).open("rb") as file:
+                body = file.read(most_bytes + 1)
+    except OSError as exc:
+        raise ConfigError(f"cannot read {name!r}: {(exc.strerror or '').lower()}") from exc
+    packed = {b"\x1f\x8b": Compression.GZIP, b"PK": Compression.ZIP}.get(body[:2])
+    properties = {} if packed is None else {Property.COMPRESSION_TYPE.value: packed.value}
+    return read_message(body, properties, name=name, limits=Limits(bytes=most_bytes))
+
+
+def _lines(name: str, message: Message) -> Iterator[dict[str, Any]]:
+    from penstock.formats.dbwatcher.changes import changes_of
+
+    try:
+        found = changes_of(message, {})
+    except MalformedInputError as exc:
+        raise MalformedInputError(exc.what, where=", ".join(filter(None, (name, exc.where))), do=exc.do) from exc
+    common: dict[str, Any] = {"file": name, "command": message.command.value}
+    if found.keeps_open:
+        common["is_open"] = True
+    if found.event is not None:
+        event = found.event
+        columns = {one.name: dict(one.attributes) for one in event.metadata}
+        yield {
+            **common,
+            "txn_id": event.txn_id,
+            "repl_key": event.repl_key,
+            "op": "ddl",
+            "action": event.action.value,
+            "schema_name": event.table.schema,
+            "table_name": event.table.name,
+        } | ({"columns": columns} if columns else {})
+    if found.statement:
+        yield {**common, "txn_id": message.head.ident, "op": "statement", **found.statement}
+    yield from _rows(common, found)
+
+
+def _rows(common: dict[str, Any], found: MessageChanges) -> Iterator[dict[str, Any]]:
+    for part in found.parts:
+        for change, key in zip(part.changes, part.repl_keys, strict=True):
+            images = {"before": change.before, "after": change.after}
+            yield {
+                **common,
+                "txn_id": part.txn_id,
+                "repl_key": key,
+                "change_seq": change.change_seq,
+                "op": "content" if found.content_of is not None else change.op.value,
+                "schema_name": change.table.schema,
+                "table_name": change.table.name,
+                **{name: image for name, image in images.items() if image is not None},
+            }
