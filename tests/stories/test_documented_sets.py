@@ -346,3 +346,40 @@ def test_a_member_of_the_role_that_has_the_set_leaves_them_to_it(lab: Lab, roles
         lab.source.execute("INSERT INTO t VALUES (1)")
         assert plain.source.execute("DELETE FROM repl_items").rowcount == 1
         assert pipeline(plain).plan().source.steps == []
+
+
+def test_a_set_of_an_earlier_version_is_carried_on_with_what_it_holds(lab: Lab, roles: tuple[str, str]) -> None:
+    _, reader = roles
+    lab.source.execute(TABLE)
+    pipeline(lab).setup()
+    lab.source.execute(f"GRANT SELECT ON repl_items TO {reader}; UPDATE repl_tables SET actions = 'I'")
+    lab.source.execute("INSERT INTO t VALUES (1), (2)")
+    lab.source.execute("DELETE FROM repl_items WHERE repl_key = (SELECT min(repl_key) FROM repl_items)")
+    lab.source.execute("UPDATE penstock_lab.documented SET stamp = 'earlier'")
+
+    steps = [step.summary for step in pipeline(lab).plan().source.steps]
+    pipeline(lab).setup()
+
+    assert steps == ["the documented tables public.repl_*"]
+    with psycopg.connect(logged_in(lab, reader), autocommit=True) as connection:
+        assert contents(connection, "repl_items") == [col("id", "2")]
+    assert lab.source.execute("SELECT actions, status FROM repl_tables").fetchall() == [("I  ", "OK")]
+    assert pipeline(lab).plan().source.steps == []
+
+
+def test_default_privileges_give_nobody_a_right_on_them(lab: Lab, roles: tuple[str, str]) -> None:
+    _, reader = roles
+    lab.source.execute(
+        f"{TABLE}; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {reader};"
+        f"ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO {reader}"
+    )
+    pipeline(lab).setup()
+    lab.source.execute(
+        f"ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM {reader};"
+        f"ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM {reader}"
+    )
+
+    with psycopg.connect(logged_in(lab, reader), autocommit=True) as connection:
+        for statement in ("SELECT * FROM repl_items", "SELECT * FROM repl_tables", "SELECT repl_check_structure()"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)

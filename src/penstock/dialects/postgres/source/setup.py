@@ -100,12 +100,13 @@ def plan_source(
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
     to_capture = capture.tables_not_current(connection, name, tables, by_row, of_apply=of_apply) if has_log else tables
-    plan.steps += documented.steps(connection, name, wanted, is_superuser=superuser)
+    documented_steps = documented.steps(connection, name, wanted, is_superuser=superuser)
+    plan.steps += documented_steps
     plan.steps += capture.table_steps(name, to_capture, by_row, of_apply=of_apply)
     if wanted is not None:
         plan.steps += documented.list_steps(connection, name, tables)
         plan.notes += wanted.notes
-    plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
+    plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log or bool(documented_steps))
     if ledger_version.exists(connection) and not of_apply:
         plan.notes.append(
             "changes that penstock applies to this database are not captured again; capture.changes_of says otherwise"

@@ -9,7 +9,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
     (SELECT coalesce(nullif(btrim(table_named.schema_name), ''), {schema_name}) AS name) s
   WHERE c.relname IN (table_named.table_name, lower(table_named.table_name)) AND n.nspname IN (s.name, lower(s.name))
     AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND NOT starts_with(n.nspname, 'penstock')
+    AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+    AND NOT starts_with(coalesce(obj_description(n.oid, 'pg_namespace'), ''), 'penstock:')
   ORDER BY n.nspname = s.name DESC, c.relname = table_named.table_name DESC LIMIT 1
 $$;
 
