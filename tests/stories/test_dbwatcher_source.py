@@ -161,15 +161,28 @@ def test_ddl_in_messages_goes_by_the_policy_of_apply(lab: Lab, tmp_path: Path) -
 
     file = tmp_path / "pipeline.yaml"
     file.write_text(file.read_text().replace("connection: copy}", "connection: copy, ddl: stop}"))
-    folder.put(ddl("DROP", "12", 26))
+    folder.put(ddl("ALTER", "12", 26), ddl("DROP", "13", 27))
     stopped = folder.program("run", "--until-caught-up")
     assert stopped.code == 3
-    assert "the table was dropped at the source, and `ddl: stop` ends the run here" in stopped.err
+    assert "the table was altered at the source, and `ddl: stop` ends the run here" in stopped.err
 
+    # What was altered is left to a person; that the table is gone is not.
     file.write_text(file.read_text().replace("ddl: stop", "ddl: apply"))
     dropped = folder.program("run", "--until-caught-up")
-    assert dropped.code == 0, dropped.err
+    assert dropped.code == 5, dropped.err
+    (entry,) = json.loads(folder.program("errors", "list", "--json").out)
+    assert "the message does not say what was altered" in entry["error_message"]
     assert lab.target.execute("SELECT to_regclass('t')").fetchone() == (None,)
+
+    assert folder.program("errors", "delete", entry["id"]).code == 0
+    folder.put(
+        CREATE.replace(">1</attr>", ">30</attr>").replace("0.1", "0.2"),
+        message("14", row("INSERT", cols(id="14"), 31, "14")),
+    )
+    assert folder.program("setup").code == 0
+    again = folder.program("run", "--until-caught-up")
+    assert again.code == 0, again.err
+    assert lab.target.execute("SELECT id FROM t").fetchall() == [(14,)]
 
 
 @pytest.mark.parametrize(
