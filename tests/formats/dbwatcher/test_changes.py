@@ -183,6 +183,16 @@ def test_a_transaction_of_more_rows_than_fit_is_several_messages() -> None:
     assert [message.properties["replKey"] for message in found] == ["3", "5"]
 
 
+def test_a_transaction_that_is_large_is_several_messages_by_itself() -> None:
+    did = [update({"name": "x" * 1000}, name="y" * 1000)] * 200
+
+    found = messages(did, settings=WriterSettings(most_chars=100_000))
+
+    assert [len(message.rows) for message in found] == [64, 64, 64, 8]
+    assert [message.properties["_NUM_OF_TRANSACTIONS"] for message in found] == ["0", "0", "0", "1"]
+    assert len(messages(did)) == 1
+
+
 def test_transactions_that_are_collected_go_into_one_message() -> None:
     found = messages(*[[insert(id=str(n))] for n in range(7)], settings=WriterSettings(most_transactions=3))
 

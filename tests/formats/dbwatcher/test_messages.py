@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import Columns, Command, Head, Message, Row
 from penstock.formats.dbwatcher.reader import Limits, read_message
-from penstock.formats.dbwatcher.writer import write_message
+from penstock.formats.dbwatcher.writer import write_attribute, write_message
 
 EXACT = b"""<?xml version='1.0' encoding='UTF-8' ?>
  <sql>
@@ -53,6 +53,23 @@ UPDATE = Message(
 def test_the_form_is_as_documented_to_the_byte_and_reads_back() -> None:
     assert write_message(UPDATE) == EXACT
     assert read_message(EXACT) == UPDATE
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ('it\'s "x" > y', ">it&apos;s &quot;x&quot; &gt; y"),
+        ("a\tb\nc\r", ">a\tb\nc&#x0D;"),
+        ("a<b", " encoding='base64'>YTxi"),
+        ("a|b", " encoding='base64'>YXxi"),
+        ("a&b", " encoding='base64'>YSZi"),
+        ("]]>", " encoding='base64'>XV0+"),
+        ("\x00", " encoding='base64'>AA=="),
+        ("x" * 100, f">{'x' * 100}"),
+    ],
+)
+def test_an_attribute_is_escaped_or_base64(value: str, written: str) -> None:
+    assert write_attribute("version", value) == f"     <attr name='version'{written}</attr>\n"
 
 
 def columns_of(cols: str) -> Columns:

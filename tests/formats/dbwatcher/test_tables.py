@@ -244,6 +244,7 @@ def damaged() -> list[tuple[str, bytes, dict[str, str]]]:
     for kind in Compression:
         packed, properties = compress(BODY, kind)
         found.append((f"no whole {kind}", packed[:-9], dict(properties)))
+        found.append((f"no whole {kind}", b"", dict(properties)))
         found.append((f"no whole {kind}", b"PK" + packed[2:9], dict(properties)))
         found.append(("not as many", packed, {**properties, "_uncompressedSize": "7"}))
         found.append(("more than 5,000 bytes", compress(BODY + bytes(9000), kind)[0], {"_compressionType": kind.value}))

@@ -87,6 +87,8 @@ def decompress(body: bytes, properties: Mapping[str, str], *, most_bytes: int, n
 
 def _unpacked(body: bytes, kind: Compression, most_bytes: int) -> bytes:
     """Return at most one byte more than allowed."""
+    if not body:
+        raise EOFError
     if kind is Compression.GZIP:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             return _read(file, most_bytes + 1)
