@@ -274,7 +274,7 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     document = (
         "<sql><desc><command>REPLICATION</command><ident>x</ident><attr name='action'>INSERT</attr>"
         "<attr name='schema'> </attr><attr name='tableName'>t</attr></desc>"
-        "<row><col name='id'>1</col></row><row><attr name='action'>DELETE</attr><col name='id'>1</col></row></sql>"
+        "<row><col name='id'>1</col></row><row><attr name='action'>delete</attr><col name='id'>1</col></row></sql>"
     )
 
     (part,) = changes_of(read_message(document.encode()), {T.name: T}, default_schema="public", first_seq=5).parts
@@ -282,6 +282,17 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
     assert {change.table for change in part.changes} == {T.name}
     assert (part.txn_id, part.repl_keys) == ("x", [None, None])
+
+
+def test_names_are_kept_as_they_are() -> None:
+    odd = TableName(" s\t", ' T "<&|> ')
+    change = Change(0, Op.INSERT, odd, 1, None, {" a\n'": "1"})
+    writer = TransactionWriter(lambda *_: None)
+    (message,) = writer.messages([KeyedTransaction("1.2.3", [change], [7])])
+
+    (part,) = changes_of(read_message(write_message(message), message.properties), {}).parts
+
+    assert (part.txn_id, part.changes[0].table, part.changes[0].after) == ("1.2.3", odd, {" a\n'": "1"})
 
 
 def test_the_example_of_the_page_runs() -> None:

@@ -204,7 +204,7 @@ class _RowReader:
 
     def _change(self, row: Row, said: Mapping[str, str], seq: int) -> Change:
         action = said.get("action")
-        op = _ROW_ACTIONS.get(action or "")
+        op = _ROW_ACTIONS.get(action or "") or _ROW_ACTIONS.get((action or "").upper())
         if op is None:
             raise UnreadableError(
                 "a row has no action" if action is None else f"the action {_shown(action)} of a row is not known"
@@ -233,7 +233,7 @@ class _RowReader:
         table = self._tables.get((schema, name))
         if table is None:
             # Where a vendor has no schemas, a blank stands for one.
-            found = TableName(schema.strip() or self._default_schema, name)
+            found = TableName(schema if schema.strip() else self._default_schema, name)
             table = self._tables[schema, name] = _TableReader(found, self._find(found))
         return table
 
