@@ -187,7 +187,7 @@ def test_a_pipeline_may_publish_events_to_kafka() -> None:
         (
             "  debezium:",
             "  format: parquet\n  debezium:",
-            "18: publish.format: must be 'debezium-json', 'debezium-avro' or 'xds'",
+            "18: publish.format: must be 'debezium-json', 'debezium-avro', 'xds' or 'dbwatcher'",
         ),
         ("  debezium:", "  format: debezium-avro\n  debezium:", "19: publish.debezium.registry: is missing; Avro has"),
         (
