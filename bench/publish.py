@@ -1,4 +1,4 @@
-"""Publishing change events: how many one task makes in a second, to a broker on this machine and to files."""
+"""Publishing events and messages: how many changes one task tells in a second, to a broker here and to files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
 from penstock.position import START, Scn
 from penstock.schema import Column, Dictionary, TableSchema, Unique
 from penstock.schema_registry import Registry
-from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.dbwatcher.encoder import MessageFormat, MessageSettings
+from penstock.sinks.dbwatcher.folder import MessageFolder
+from penstock.sinks.events.encoder import EventFormat
+from penstock.sinks.events.encoding import RecordFormat
 from penstock.sinks.events.files import Folder
 from penstock.sinks.events.kafka import Cluster
 from penstock.sinks.events.publisher import EventDestination, begin_run, make_position
@@ -63,15 +66,22 @@ def measure() -> Iterator[dict[str, Any]]:
             settings = EventSettings(cluster.pipeline, "bench", packing=packing)
             topics = [cluster.position_topic, settings.transaction_topic, settings.topic_of(_TABLE.name)]
             cluster.make_topics(topics)
-            yield _measure(f"to Kafka, {form}", cluster, settings)
+            yield _measure(f"to Kafka, {form}", cluster, EventFormat(settings))
         plain = EventSettings("bench", "bench", packing=packings["JSON"])
-        yield _measure("to files, JSON", Folder(LocalStorage(Path(folder)), "bench"), plain)
+        yield _measure("to files, JSON", Folder(LocalStorage(Path(folder) / "events"), "bench"), EventFormat(plain))
+        messages = MessageFormat(MessageSettings("bench.dbwatcher"))
+        cluster = Cluster({"bootstrap.servers": broker.address}, "bench_dbwatcher")
+        cluster.make_topics([cluster.position_topic, "bench.dbwatcher"], in_order=["bench.dbwatcher"])
+        yield _measure("to Kafka, DbWatcher messages", cluster, messages)
+        yield _measure(
+            "to files, DbWatcher messages", MessageFolder(LocalStorage(Path(folder) / "xml"), "bench"), messages
+        )
 
 
-def _measure(system: str, log: EventDestination, settings: EventSettings) -> dict[str, Any]:
+def _measure(system: str, log: EventDestination, form: RecordFormat) -> dict[str, Any]:
     make_position(log, "bench")
     begun = begin_run(log, "bench")
-    task = EventTask(log, begun.published_state.epoch, EventEncoder(settings, Dictionary([_TABLE])))
+    task = EventTask(log, begun.published_state.epoch, form.encoder(Dictionary([_TABLE]), {}))
     batches = [changes(1 + number * 5_000) for number in range(_BATCHES)]
     rows = pa.Table.from_batches(batches).combine_chunks()
     part = _slice_of(rows)

@@ -213,4 +213,4 @@ def test_a_topic_of_documents_is_for_documents() -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text, name="pipeline.yaml", environment={"SHOP_URL": "host=a"})
 
-    assert "publish.topic: goes with XDS documents in Kafka" in str(raised.value)
+    assert "publish.topic: goes with XDS documents or DbWatcher messages in Kafka" in str(raised.value)
