@@ -35,7 +35,7 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
       WHEN c.base_type = 'inet' THEN 'i'
       WHEN c.base_type = 'character' AND c.type ~ '\(\d+\)$' THEN 'c' || substring(c.type FROM '\((\d+)\)$')
       ELSE 'x' END ORDER BY c.ord), '{{}}')
-  FROM (SELECT ord, col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'type' AS type,
+  FROM (SELECT ord, col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'staging_type' AS type,
           (col ->> 'is_builtin')::bool AS is_builtin
         FROM jsonb_array_elements(captured.definition -> 'columns') WITH ORDINALITY e (col, ord)) c
   ON CONFLICT DO NOTHING
