@@ -43,6 +43,7 @@ _INNER_TABLES = (
     "watch",
     "acknowledged",
     "acknowledging",
+    "read_to",
     "announced",
     "cols_table",
     "current_tables",
