@@ -416,6 +416,11 @@ def test_what_is_given_is_taken() -> None:
         ),
         (
             "source: trigger_queue\n  connection: source\n",
+            "source: change_files\n  path: a\n  documented: {prefix: REPL_}\n",
+            "13: capture.documented: only trigger_queue has documented tables beside its log",
+        ),
+        (
+            "source: trigger_queue\n  connection: source\n",
             "source: change_files\n  path: a\n  changes_of: everything\n",
             "13: capture.changes_of: an archive holds what its pipeline has captured",
         ),

@@ -20,6 +20,10 @@ CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE child (id int PRIMARY KEY, pid int REFERENCES parent ON DELETE CASCADE);
 CREATE TABLE "Mixed Case" ("Id" int PRIMARY KEY, "a""b" text);
 CREATE TABLE other (id int PRIMARY KEY, pad char(5), ip inet, net cidr, tz timestamptz, t time, tt timetz, d date);
+CREATE TYPE mood AS ENUM ('a<b', 'ok');
+CREATE DOMAIN code AS char(3);
+CREATE TABLE odd (id int PRIMARY KEY, m mood, a timestamp[], c code, j jsonb, g int GENERATED ALWAYS AS (id * 2) STORED,
+  r int4range, iv interval, mo money, f float8, bi bit(3), o tstzrange);
 INSERT INTO t VALUES (1, 'first', 44.500, '2024-01-02 03:04:05.678', true, '\\x00ff10');
 INSERT INTO t (id, name) VALUES (2, 'n');
 INSERT INTO parent VALUES (1);
@@ -210,6 +214,22 @@ CASES: dict[str, tuple[list[str], list[tuple[str, str, str | None, str | None]]]
             ),
         ],
     ),
+    "values of other types": (
+        [
+            "INSERT INTO odd (id, m, a, c, j, r, iv, mo, f, bi, o) VALUES (1, 'a<b', '{2024-01-02 03:04}', 'x',"
+            " '{\"a\":1}', '[1,3)', '1 day 2:00', '12.5', 0.1, '101', '[2024-01-01 00:00+02,)')"
+        ],
+        [
+            (
+                "INSERT",
+                "public.odd",
+                col("id", "1") + col("m", "<![CDATA[a<b]]>") + col("a", '{"2024-01-02 03:04:00"}') + col("c", "x  ")
+                + col("j", '{"a": 1}') + col("g", "2") + col("r", "[1,3)") + col("iv", "P1DT2H") + col("mo", "12.50")
+                + col("f", "0.1") + col("bi", "101") + col("o", '["2023-12-31 22:00:00+00",)'),
+                None,
+            ),
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -248,8 +268,8 @@ def test_items_show_the_documented_cases(many: Lab, name: str) -> None:
     transactions = [txn for (txn,) in items(connection, "trans_key")]
 
     connection.execute("DELETE FROM repl_items")
-    connection.execute('TRUNCATE t, nopk, s2.t, parent, child, "Mixed Case", other')
-    connection.execute(SCHEMA[SCHEMA.index("INSERT") :])
+    connection.execute('TRUNCATE t, nopk, s2.t, parent, child, "Mixed Case", other, odd')
+    connection.execute(SCHEMA[SCHEMA.index("INSERT INTO t") :])
     connection.execute("DELETE FROM repl_items")
     assert found == expected
     assert keys == sorted(set(keys))

@@ -105,6 +105,24 @@ def test_a_run_and_a_reader_each_get_every_change(lab: Lab) -> None:
     assert len(applied) == total[0]
 
 
+def test_readers_pass_over_what_is_kept_for_a_run_that_is_away(lab: Lab) -> None:
+    documented(lab, "CREATE TABLE t (id int PRIMARY KEY)")
+    lab.start()
+    lab.source.execute("INSERT INTO t SELECT generate_series(1, 100)")
+    cut = lab.log.tick()
+
+    lab.source.execute("DELETE FROM REPL_ITEMS")
+    lab.source.execute("INSERT INTO t VALUES (101)")
+
+    assert [(one.consumer.name, one.position) for one in lab.log.consumers()] == [("lab", 0), ("repl_items", cut)]
+    assert lab.source.execute(f"SELECT count(*) FROM {lab.set_name}.acknowledged").fetchone() == (0,)
+    assert items(lab.source, "content") == [(col("id", "101"),)]
+    # What was acknowledged does not come back, whoever is a consumer.
+    lab.source.execute(f"DELETE FROM {lab.set_name}.consumer WHERE id = 'documented'")
+    assert items(lab.source, "content") == [(col("id", "101"),)]
+    assert len(list(lab.changes())) == 101
+
+
 def test_two_readers_that_delete_the_same_rows_count_each_once(lab: Lab) -> None:
     documented(lab, "CREATE TABLE t (id int PRIMARY KEY)")
     for number in range(50):

@@ -272,6 +272,53 @@ def test_a_table_that_is_renamed_is_followed(lab: Lab) -> None:
     assert tables(lab, "tablename", "status") == [("u", "OK")]
 
 
+def test_a_table_that_a_user_makes_is_watched_from_its_first_row(lab: Lab) -> None:
+    setup(lab)
+    watch(lab.source, "late", schema="public")
+    role = f"user_{lab.source.info.dbname}"
+    lab.source.execute(f"CREATE ROLE {role}; GRANT CREATE ON SCHEMA public TO {role}; SET ROLE {role}")
+
+    lab.source.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    lab.source.execute("INSERT INTO late VALUES (1)")
+    lab.source.execute("ALTER TABLE late ADD w int")
+    lab.source.execute("DROP TABLE late")
+    lab.source.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+    assert actions(lab) == [("CREATE", "late"), ("INSERT", "late"), ("ALTER", "late"), ("DROP", "late")]
+    assert tables(lab, "tablename", "status") == [("late", "CREATING"), ("t", "OK")]
+
+
+def test_a_row_that_is_given_another_table_watches_that_one(lab: Lab) -> None:
+    setup(lab)
+    later(lab)
+    later(lab, "other")
+    watch(lab.source, "late")
+
+    lab.source.execute("UPDATE REPL_TABLES SET TABLENAME = 'other' WHERE TABLENAME = 'late'")
+    lab.source.execute("INSERT INTO aside.late VALUES (1); INSERT INTO aside.other VALUES (1)")
+
+    assert actions(lab) == [("CREATE", "late"), ("CREATE", "other"), ("INSERT", "other")]
+
+
+def test_a_partitioned_table_is_watched_with_its_partitions(lab: Lab) -> None:
+    setup(lab)
+    watch(lab.source, "p", schema="public")
+
+    lab.source.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id)")
+    lab.source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)")
+    lab.source.execute("INSERT INTO p VALUES (1)")
+    lab.source.execute("INSERT INTO p1 VALUES (2)")
+    lab.source.execute("TRUNCATE p")
+    lab.source.execute("DELETE FROM REPL_TABLES WHERE TABLENAME = 'p'")
+    lab.source.execute("INSERT INTO p VALUES (3)")
+
+    assert actions(lab) == [("CREATE", "p"), ("INSERT", "p"), ("INSERT", "p"), ("TRUNCATE", "p")]
+    count = (
+        "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'R_penstock%' AND tgrelid IN ('p'::regclass, 'p1'::regclass)"
+    )
+    assert lab.source.execute(count).fetchone() == (0,)
+
+
 def test_without_event_triggers_check_structure_finds_ddl(lab: Lab) -> None:
     setup(lab)
     watch(lab.source, "late")

@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.change import TableName
-from penstock.database import SetupStep
-from penstock.dialects.postgres.catalog import table_oids
+from penstock.database import DatabasePlan, SetupStep
+from penstock.dialects.postgres.catalog import is_superuser, table_oids
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.privileges import missing_schema_grants, plan_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.capture import filled, is_installed
 from penstock.errors import OperatorError, PenstockError
@@ -42,6 +43,7 @@ _INNER_TABLES = (
     "watch",
     "acknowledged",
     "acknowledging",
+    "read_to",
     "announced",
     "cols_table",
     "current_tables",
@@ -133,40 +135,28 @@ def faults_of(connection: Connection, url: str, name: str, wanted: DocumentedCon
     return []
 
 
+def add_to(plan: DatabasePlan, connection: Connection, name: str, wanted: DocumentedConfig | None) -> bool:
+    """Add to the plan of a source what makes the documented tables of set `name`, or removes those that are not wanted.
+
+    Returns:
+        Whether there is anything to do.
+    """
+    superuser = is_superuser(connection)
+    found = _steps(connection, name, wanted, is_superuser=superuser)
+    plan.steps += found
+    if wanted is not None:
+        plan.notes += wanted.notes
+        if not superuser:
+            plan_grants(plan, missing_schema_grants(connection, wanted.schema_name))
+    return bool(found)
+
+
 def place(connection: Connection, name: str) -> tuple[str, str] | None:
     """Return the schema and prefix of the documented tables that a set has; None for a set without any."""
-    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{quote(name)}.documented"]).fetchone()
-    if not (row and row[0]):
+    if not _has_them(connection, name):
         return None
     found = connection.execute(f"SELECT schema_name, prefix FROM {quote(name)}.documented").fetchone()
     return None if found is None else (found[0], found[1])
-
-
-def steps(connection: Connection, name: str, wanted: DocumentedConfig | None, *, is_superuser: bool) -> list[SetupStep]:
-    """The steps that make the documented tables, bring them up to date, or remove those that are not wanted."""
-    there = place(connection, name)
-    found: list[SetupStep] = []
-    if there is not None and (wanted is None or there != (wanted.schema_name, wanted.names_prefix)):
-        statements = _code_removal(connection, name, *there)
-        if wanted is None:
-            statements += _state_removal(name)
-        summary = f"remove the documented tables {there[0]}.{there[1]}*, which the pipeline file does not ask for"
-        found.append(SetupStep(summary, ";\n".join(statements)))
-    if wanted is None:
-        return found
-    script = _script(name, wanted)
-    if not _is_current(connection, name, wanted, _stamp(script)):
-        summary = f"the documented tables {wanted.schema_name}.{wanted.names_prefix}*"
-        note = (
-            f"INSERT INTO {quote(name)}.documented (schema_name, prefix, stamp) VALUES ({literal(wanted.schema_name)},"
-            f" {literal(wanted.names_prefix)}, {literal(_stamp(script))}) ON CONFLICT (is_only) DO UPDATE SET"
-            " schema_name = excluded.schema_name, prefix = excluded.prefix, stamp = excluded.stamp"
-        )
-        found.append(SetupStep(summary, f"{script}\n{note}"))
-    if is_superuser and not _has_event_trigger(connection, name):
-        script = _filled("ddl", name, wanted)
-        found.append(SetupStep("watch a table that TABLES names from the statement that makes it", script))
-    return found
 
 
 def list_steps(connection: Connection, name: str, tables: Iterable[TableName]) -> list[SetupStep]:
@@ -188,11 +178,8 @@ def list_steps(connection: Connection, name: str, tables: Iterable[TableName]) -
 
 
 def removal(connection: Connection, name: str) -> list[str]:
-    """SQL that removes the documented tables of a set; empty where it has none."""
-    there = place(connection, name)
-    if there is None:
-        return []
-    return [*_code_removal(connection, name, *there), *_state_removal(name)]
+    """SQL that removes the documented tables of a set; empty where it has none. Reads the catalogue only."""
+    return [*_code_removal(connection, name), *_state_removal(name)] if _has_them(connection, name) else []
 
 
 def event_trigger_name(name: str) -> str:
@@ -200,51 +187,86 @@ def event_trigger_name(name: str) -> str:
     return f"{name} tables"
 
 
-def _code_removal(connection: Connection, name: str, schema: str, prefix: str) -> list[str]:
-    """SQL that drops views, functions and the sequence; what another role has put in the place of one stays."""
+def _steps(
+    connection: Connection, name: str, wanted: DocumentedConfig | None, *, is_superuser: bool
+) -> list[SetupStep]:
+    """The steps that make the documented tables, bring them up to date, or remove those that are not wanted."""
+    there = place(connection, name)
+    found: list[SetupStep] = []
+    if there is not None and (wanted is None or there != (wanted.schema_name, wanted.names_prefix)):
+        statements = _code_removal(connection, name)
+        if wanted is None:
+            statements += _state_removal(name)
+        summary = f"remove the documented tables {there[0]}.{there[1]}*, which the pipeline file does not ask for"
+        found.append(SetupStep(summary, ";\n".join(statements)))
+    if wanted is None:
+        return found
+    script = _script(name, wanted)
+    if not _is_current(connection, name, wanted, _stamp(script)):
+        summary = f"the documented tables {wanted.schema_name}.{wanted.names_prefix}*"
+        note = (
+            f"INSERT INTO {quote(name)}.documented (schema_name, prefix, stamp) VALUES ({literal(wanted.schema_name)},"
+            f" {literal(wanted.names_prefix)}, {literal(_stamp(script))}) ON CONFLICT (is_only) DO UPDATE SET"
+            " schema_name = excluded.schema_name, prefix = excluded.prefix, stamp = excluded.stamp"
+        )
+        found.append(SetupStep(summary, f"{script}\n{note}"))
+    if is_superuser and not _has_event_trigger(connection, name):
+        script = _filled("ddl", name, wanted)
+        found.append(SetupStep("watch a table that TABLES names from the statement that makes it", script))
+    return found
+
+
+def _code_removal(connection: Connection, name: str) -> list[str]:
+    """SQL that drops views, functions and the sequence; what another role has put in the place of one stays.
+
+    They are found by their comments and their owner: only the catalogue is read, and no table of the set, since another
+    role may have put a view in its place.
+    """
     ours = {
         "set": name,
-        "schema": schema,
         "comment": _PREFIX + name,
-        "relations": [prefix + one for one in (*_VIEWS, _SEQUENCE)],
-        "functions": [prefix + one for one in _FUNCTIONS],
         "inner": list(_INNER_FUNCTIONS),
         "captured": f"{quote(name)}.captured",
     }
+    owner = "(SELECT relowner FROM pg_class WHERE oid = to_regclass(%(captured)s))"
     relations = connection.execute(
-        "SELECT c.relkind::text, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %(schema)s AND c.relname = ANY (%(relations)s) AND c.relkind IN ('v', 'S')"
-        " AND obj_description(c.oid, 'pg_class') = %(comment)s"
-        " AND c.relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(captured)s)) ORDER BY 2",
+        "SELECT c.relkind::text, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind IN ('v', 'S') AND obj_description(c.oid, 'pg_class') = %(comment)s"
+        f" AND c.relowner = {owner} ORDER BY 2, 3",
         ours,
     ).fetchall()
     functions = connection.execute(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+        "SELECT p.oid::regprocedure::text, p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
         " WHERE n.nspname = %(set)s AND p.proname = ANY (%(inner)s)"
-        " OR n.nspname = %(schema)s AND p.proname = ANY (%(functions)s)"
-        " AND obj_description(p.oid, 'pg_proc') = %(comment)s"
-        " AND p.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(captured)s)) ORDER BY 1",
+        f" OR obj_description(p.oid, 'pg_proc') = %(comment)s AND p.proowner = {owner} ORDER BY 1",
         ours,
     ).fetchall()
     triggers = connection.execute(
-        "SELECT c.oid::regclass::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE t.tgname = %s",
+        "SELECT n.nspname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.tgname = %s AND pg_has_role(c.relowner, 'USAGE')",
         [_debug_name(name)],
     ).fetchall()
-    dropped = [quote(schema, one) for kind, one in relations if kind == "v"]
-    dropped += [f"{quote(name)}.{view}" for view in _INNER_VIEWS]
-    # Views and functions use each other, some as their arguments: each statement drops what needs nothing of the next.
+    views = [quote(schema, one) for kind, schema, one in relations if kind == "v"]
+    views += [f"{quote(name)}.{view}" for view in _INNER_VIEWS]
+    # Views and functions use each other, some as their arguments: each statement drops what no later one needs.
     return [
         f"DROP EVENT TRIGGER IF EXISTS {quote(event_trigger_name(name))}",
-        *(f"DROP TRIGGER {quote(_debug_name(name))} ON {table}" for (table,) in triggers),
-        *(f"DROP FUNCTION {one}" for (one,) in functions if f".{_OF_ROWS[0]}(" in one or f".{_OF_ROWS[1]}(" in one),
-        f"DROP VIEW IF EXISTS {', '.join(dropped)}",
-        *_drop_all([one for (one,) in functions if not any(f".{name_}(" in one for name_ in _OF_ROWS)]),
-        *(f"DROP SEQUENCE {quote(schema, one)}" for kind, one in relations if kind == "S"),
+        *(f"DROP TRIGGER {quote(_debug_name(name))} ON {quote(*table)}" for table in triggers),
+        *_drop_functions([one for one, function in functions if function in _OF_ROWS]),
+        f"DROP VIEW IF EXISTS {', '.join(views)}",
+        *_drop_functions([one for one, function in functions if function not in _OF_ROWS]),
+        *(f"DROP SEQUENCE {quote(schema, one)}" for kind, schema, one in relations if kind == "S"),
     ]
 
 
-def _drop_all(functions: Sequence[str]) -> list[str]:
+def _drop_functions(functions: Sequence[str]) -> list[str]:
+    """With the triggers that call them: only the owner of a table may drop its triggers."""
     return [f"DROP FUNCTION {', '.join(functions)} CASCADE"] if functions else []
+
+
+def _has_them(connection: Connection, name: str) -> bool:
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{quote(name)}.documented"]).fetchone()
+    return bool(row and row[0])
 
 
 def _state_removal(name: str) -> list[str]:

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
-from penstock.dialects.postgres.privileges import missing_schema_grants, missing_source_grants, plan_grants
+from penstock.dialects.postgres.privileges import missing_source_grants, plan_grants
 from penstock.dialects.postgres.source import capture, documented
 from penstock.dialects.postgres.target import ledger_version
 from penstock.errors import OperatorError
@@ -80,15 +80,7 @@ def plan_source(
     if plan.faults:
         # The schema may be another role's, or of another version: read and run nothing in it.
         return plan
-    by_row, unknown = _matching(tables, row_triggers)
-    if unknown:
-        plan.faults.append(
-            OperatorError(
-                f"no captured table matches {', '.join(map(repr, unknown))}",
-                where=f"capture.row_triggers, {label(url)}",
-                do="name tables that capture.tables means, spelled as in the catalogue; partitions go with their root",
-            )
-        )
+    by_row = _by_row(plan, url, tables, row_triggers)
     superuser = is_superuser(connection)
     tables = _without_unlogged(connection, plan, tables)
     has_log = capture.has_current_log(connection, name)
@@ -100,13 +92,11 @@ def plan_source(
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
     to_capture = capture.tables_not_current(connection, name, tables, by_row, of_apply=of_apply) if has_log else tables
-    documented_steps = documented.steps(connection, name, wanted, is_superuser=superuser)
-    plan.steps += documented_steps
+    is_new = documented.add_to(plan, connection, name, wanted) or not has_log
     plan.steps += capture.table_steps(name, to_capture, by_row, of_apply=of_apply)
     if wanted is not None:
         plan.steps += documented.list_steps(connection, name, tables)
-        plan.notes += wanted.notes
-    plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log or bool(documented_steps))
+    plan.steps += ownership.dump_steps(connection, name, tables, is_new=is_new)
     if ledger_version.exists(connection) and not of_apply:
         plan.notes.append(
             "changes that penstock applies to this database are not captured again; capture.changes_of says otherwise"
@@ -121,8 +111,6 @@ def plan_source(
         if len(transactions(plan.steps)) > 1:
             plan.preamble.append(ownership.refuse_superuser(plan.role))
         plan_grants(plan, missing_source_grants(connection, name, tables, of_apply=of_apply))
-        if wanted is not None:
-            plan_grants(plan, missing_schema_grants(connection, wanted.schema_name))
         plan.notes.append(
             "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
             " after an ALTER TABLE, only from when a run notices it, within half a minute"
@@ -130,6 +118,20 @@ def plan_source(
     plan.notes += _trigger_notes(connection, tables)
     plan.notes += ownership.hosted_code(connection, tables, ownership.Doing.COPYING)
     return plan
+
+
+def _by_row(plan: DatabasePlan, url: str, tables: Sequence[TableName], row_triggers: Sequence[str]) -> set[TableName]:
+    """The tables that patterns mean; a pattern that means none is a fault of the plan."""
+    by_row, unknown = _matching(tables, row_triggers)
+    if unknown:
+        plan.faults.append(
+            OperatorError(
+                f"no captured table matches {', '.join(map(repr, unknown))}",
+                where=f"capture.row_triggers, {label(url)}",
+                do="name tables that capture.tables means, spelled as in the catalogue; partitions go with their root",
+            )
+        )
+    return by_row
 
 
 def _topmost(found: Collection[TableName], roots: Mapping[TableName, TableName]) -> set[TableName]:

@@ -35,7 +35,7 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
       WHEN c.base_type = 'inet' THEN 'i'
       WHEN c.base_type = 'character' AND c.type ~ '\(\d+\)$' THEN 'c' || substring(c.type FROM '\((\d+)\)$')
       ELSE 'x' END ORDER BY c.ord), '{{}}')
-  FROM (SELECT ord, col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'type' AS type,
+  FROM (SELECT ord, col ->> 'name' AS name, col ->> 'base_type' AS base_type, col ->> 'staging_type' AS type,
           (col ->> 'is_builtin')::bool AS is_builtin
         FROM jsonb_array_elements(captured.definition -> 'columns') WITH ORDINALITY e (col, ord)) c
   ON CONFLICT DO NOTHING
@@ -105,7 +105,8 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   FROM (SELECT (told::json ->> 'was')::jsonb - 'children' AS was, coalesce(told::json ->> 'is', '{{}}')::jsonb - 'children' AS now) t
 $$;
 
--- What of the log readers have not acknowledged, one row for each change.
+-- What of the log readers have not acknowledged, one row for each change. Behind their position there is nothing of it,
+-- however much of the log is kept for others that are away.
 CREATE OR REPLACE VIEW {set}.unread_changes AS
   SELECT l.seq * 64 + g.n - 1 AS repl_key, l.xid, l.xid::text AS trans_key, upper(l.op::text) AS op, c AS shape,
     coalesce(c.schema_name, last.schema_name) AS schema_name, coalesce(c.table_name, last.table_name) AS table_name,
@@ -120,7 +121,8 @@ CREATE OR REPLACE VIEW {set}.unread_changes AS
   JOIN {set}.watch w ON w.relid = coalesce(c.root, l.relid) AND l.seq > w.from_seq
     AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
   CROSS JOIN LATERAL generate_series(1, greatest(l.changes, 1)) g (n)
-  WHERE CASE l.op WHEN 'A' THEN {set}.is_alteration(l.before) WHEN 'T' THEN true WHEN '!' THEN true WHEN 'M' THEN false
+  WHERE l.xid >= (SELECT below FROM {set}.read_to)
+    AND CASE l.op WHEN 'A' THEN {set}.is_alteration(l.before) WHEN 'T' THEN true WHEN '!' THEN true WHEN 'M' THEN false
       ELSE strpos(w.actions, upper(l.op::text)) > 0 END
     AND NOT EXISTS (SELECT FROM {set}.acknowledged a WHERE a.repl_key = l.seq * 64 + g.n - 1);
 
@@ -183,15 +185,20 @@ BEGIN
   RETURN CASE WHEN announced < changed OR changed IS NULL THEN announced ELSE changed END;
 END $$;
 
--- Cut the log behind everything that is committed. A run does it when it reads; where no run does, readers do, once a
--- second as long as they are behind.
+-- Cut the log behind everything that is committed. A run does it when it reads. Where no other consumer is, readers do, once
+-- a second as long as they are behind; where others are away, once in ten seconds, which leaves them large slices.
 -- This transaction is not over, so it lies behind the cut: the snapshot leaves itself out of those that are running.
 CREATE OR REPLACE FUNCTION {set}.cut(is_all_read bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own xid8 := pg_current_xact_id();
   last {set}.tick;
+  pause interval := CASE WHEN EXISTS (SELECT FROM {set}.consumer WHERE id <> 'documented') THEN '10 seconds'
+    WHEN is_all_read THEN '0' ELSE '1 second' END;
 BEGIN
+  IF EXISTS (SELECT FROM {set}.tick WHERE at > clock_timestamp() - pause) THEN
+    RETURN;
+  END IF;
   LOCK TABLE {set}.tick IN SHARE ROW EXCLUSIVE MODE NOWAIT;
   SELECT * INTO last FROM {set}.tick ORDER BY scn DESC LIMIT 1;
   IF current_setting('synchronous_commit') = 'off' THEN
@@ -206,7 +213,6 @@ BEGIN
   FROM (SELECT c AS snapshot, pg_snapshot_xmin(c) AS xmin, pg_snapshot_xmax(c) AS xmax FROM pg_current_snapshot() c) s
   -- The number of a server that was restored in part may be lower; a run says so.
   WHERE s.xmax >= pg_snapshot_xmax(last.snapshot) AND s.xmin >= pg_snapshot_xmin(last.snapshot)
-    AND (is_all_read OR clock_timestamp() - last.at > interval '1 second')
     AND EXISTS (SELECT FROM {set}.log l WHERE l.xid >= pg_snapshot_xmin(last.snapshot)
       AND NOT pg_visible_in_snapshot(l.xid, last.snapshot)
       UNION ALL SELECT FROM {set}.announced a WHERE NOT pg_visible_in_snapshot(a.xid, last.snapshot));
@@ -225,21 +231,21 @@ BEGIN
     RETURN;
   END IF;
   LOCK TABLE {set}.consumer IN SHARE ROW EXCLUSIVE MODE NOWAIT;
+  PERFORM {set}.cut({set}.oldest_unread() IS NULL);
+  -- What was committed in the meantime lies at or before the new cut, and may not be read yet.
   oldest := {set}.oldest_unread();
-  IF NOT EXISTS (SELECT FROM {set}.consumer WHERE id <> 'documented') THEN
-    PERFORM {set}.cut(oldest IS NULL);
-    -- What was committed since then lies at or before the new cut, and may not be read yet.
-    oldest := {set}.oldest_unread();
-  END IF;
   SELECT * INTO upto FROM {set}.tick t WHERE oldest IS NULL OR pg_snapshot_xmax(t.snapshot) <= oldest ORDER BY t.scn DESC LIMIT 1;
   UPDATE {set}.consumer SET scn = greatest(scn, upto.scn), seen_at = clock_timestamp() WHERE id = 'documented';
+  DELETE FROM {set}.announced a WHERE pg_visible_in_snapshot(a.xid, upto.snapshot);
+  -- From here on nobody asks what was acknowledged.
+  UPDATE {set}.read_to SET below = pg_snapshot_xmin(upto.snapshot) WHERE below < pg_snapshot_xmin(upto.snapshot);
+  DELETE FROM {set}.acknowledged a WHERE a.xid < pg_snapshot_xmin(upto.snapshot);
   SELECT * INTO upto FROM {set}.tick t WHERE t.scn <= (SELECT min(scn) FROM {set}.consumer) ORDER BY t.scn DESC LIMIT 1;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   DELETE FROM {set}.log l WHERE l.xid < pg_snapshot_xmax(upto.snapshot) AND pg_visible_in_snapshot(l.xid, upto.snapshot);
   DELETE FROM {set}.marker m WHERE m.xid < pg_snapshot_xmax(upto.snapshot) AND pg_visible_in_snapshot(m.xid, upto.snapshot);
-  DELETE FROM {set}.announced a WHERE pg_visible_in_snapshot(a.xid, upto.snapshot);
   DELETE FROM {set}.acknowledged a WHERE a.xid < pg_snapshot_xmax(upto.snapshot) AND pg_visible_in_snapshot(a.xid, upto.snapshot);
   DELETE FROM {set}.tick t WHERE t.scn < upto.scn;
 EXCEPTION WHEN lock_not_available THEN

@@ -42,6 +42,13 @@ CREATE TABLE IF NOT EXISTS {set}.acknowledged (repl_key bigint PRIMARY KEY, xid 
 CREATE INDEX IF NOT EXISTS acknowledged_xid ON {set}.acknowledged (xid);
 COMMENT ON TABLE {set}.acknowledged IS 'rows that readers have deleted from ITEMS, until the log is freed of them';
 
+CREATE TABLE IF NOT EXISTS {set}.read_to (
+  is_only bool PRIMARY KEY DEFAULT true CHECK (is_only),
+  below xid8 NOT NULL DEFAULT '0'
+);
+INSERT INTO {set}.read_to DEFAULT VALUES ON CONFLICT DO NOTHING;
+COMMENT ON TABLE {set}.read_to IS 'all of the transactions below it is acknowledged, though the log may be kept for others';
+
 CREATE TABLE IF NOT EXISTS {set}.acknowledging (xid xid8 PRIMARY KEY);
 COMMENT ON TABLE {set}.acknowledging IS 'transactions that delete from ITEMS; they free the log when they commit';
 
