@@ -182,6 +182,18 @@ def test_a_file_may_hold_several_messages_whatever_their_values_hold(tmp_path: P
     folder.open().hold_against(proof, Scn(3))
 
 
+def test_files_that_penstock_publishes_are_read(tmp_path: Path) -> None:
+    # Each ends with the position of its pipeline; the first one holds nothing else.
+    position = '\n<!-- penstock.shop.position [["shop", {"at": 7}]] -->\n'
+    folder = Folder(tmp_path)
+    folder.put(message("penstock.shop.position") + position, name=f"{1:020}.xml")
+    copied = "\n".join([CREATE, message("7", put_in(1, 10, "7"))])
+    folder.put(copied + position, name=f"{2:020}.xml")
+    folder.put(message("8", put_in(2, 11, "8")) + position, name=f"{3:020}.xml")
+
+    assert read(folder.open()) == [[insert(1)], [insert(2)]]
+
+
 def test_the_content_of_a_table_is_its_first_rows_and_replaces_them_when_it_comes_again(tmp_path: Path) -> None:
     content = CONTENT.format(counter=1, rows=f"<row num='0'>{cols(id='1')}</row><row num='1'>{cols(id='2')}</row>")
     again = [text.replace("0.1", "0.2").replace("'replKey'>1<", "'replKey'>5<") for text in (CREATE, content)]
