@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from penstock.formats.dbwatcher.changes import changes_of
 from penstock.formats.dbwatcher.message import Message
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
-from penstock.formats.dbwatcher.values import reader_of, writer_of
+from penstock.formats.dbwatcher.values import UnreadableError, reader_of, writer_of
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
@@ -107,6 +108,24 @@ def test_what_other_watchers_write_is_read(type_: str, value: str | bytes, canon
     assert reader_of(LogicalType.parse(type_))(value) == canonical
 
 
+KINDS = sorted({type_ for type_, *_ in [*VALUES, *READ]})
+ODD = st.text("0123456789-+:.TZ PYMDHSBCEinfty\\x٣\ud800 ", max_size=24) | st.from_regex(
+    r"\A[-+]?[0-9]{1,5000}([-.:T ][0-9]{1,9}){0,6}( ?BC|Z|\+[0-9:]{1,8}| days?)?\Z"
+)
+
+
+@given(st.sampled_from(KINDS), ODD | st.binary(max_size=9))
+def test_any_value_is_read_or_refused_and_what_is_read_is_written_alike(type_: str, value: str | bytes) -> None:
+    logical = LogicalType.parse(type_)
+    try:
+        canonical = reader_of(logical)(value)
+    except (UnreadableError, MalformedInputError):
+        return
+    writer = writer_of(logical)
+
+    assert reader_of(logical)(canonical if writer is None else writer(canonical)) == canonical
+
+
 def insert(**after: str | None) -> Change:
     return Change(0, Op.INSERT, T.name, 1, None, after)
 
@@ -164,6 +183,16 @@ def test_a_transaction_of_more_rows_than_fit_is_several_messages() -> None:
     assert [message.properties["replKey"] for message in found] == ["3", "5"]
 
 
+def test_a_transaction_that_is_large_is_several_messages_by_itself() -> None:
+    did = [update({"name": "x" * 1000}, name="y" * 1000)] * 200
+
+    found = messages(did, settings=WriterSettings(most_chars=100_000))
+
+    assert [len(message.rows) for message in found] == [64, 64, 64, 8]
+    assert [message.properties["_NUM_OF_TRANSACTIONS"] for message in found] == ["0", "0", "0", "1"]
+    assert len(messages(did)) == 1
+
+
 def test_transactions_that_are_collected_go_into_one_message() -> None:
     found = messages(*[[insert(id=str(n))] for n in range(7)], settings=WriterSettings(most_transactions=3))
 
@@ -191,6 +220,8 @@ def test_what_cannot_be_told_is_refused_and_never_left_out() -> None:
         (insert(photo=ExternalValue.at("7", 10, is_binary=True)), "not in its image|is not Base64"),
         (insert(name=ExternalValue.at("7", 10, is_binary=False)), "not in its image"),
         (insert(photo="secret!"), "'photo' of table public.t is not Base64"),
+        (update({}, name="secret"), "has no old image"),
+        (Change(0, Op.DELETE, T.name, 1, None, None), "has no old image"),
     ):
         with pytest.raises(OperatorError, match=why) as raised:
             messages([change])
@@ -243,7 +274,7 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     document = (
         "<sql><desc><command>REPLICATION</command><ident>x</ident><attr name='action'>INSERT</attr>"
         "<attr name='schema'> </attr><attr name='tableName'>t</attr></desc>"
-        "<row><col name='id'>1</col></row><row><attr name='action'>DELETE</attr><col name='id'>1</col></row></sql>"
+        "<row><col name='id'>1</col></row><row><attr name='action'>delete</attr><col name='id'>1</col></row></sql>"
     )
 
     (part,) = changes_of(read_message(document.encode()), {T.name: T}, default_schema="public", first_seq=5).parts
@@ -251,3 +282,29 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
     assert {change.table for change in part.changes} == {T.name}
     assert (part.txn_id, part.repl_keys) == ("x", [None, None])
+
+
+def test_names_are_kept_as_they_are() -> None:
+    odd = TableName(" s\t", ' T "<&|> ')
+    change = Change(0, Op.INSERT, odd, 1, None, {" a\n'": "1"})
+    writer = TransactionWriter(lambda *_: None)
+    (message,) = writer.messages([KeyedTransaction("1.2.3", [change], [7])])
+
+    (part,) = changes_of(read_message(write_message(message), message.properties), {}).parts
+
+    assert (part.txn_id, part.changes[0].table, part.changes[0].after) == ("1.2.3", odd, {" a\n'": "1"})
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+
+
+def test_the_message_of_the_page_is_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dbwatcher.md").read_text(encoding="utf-8")
+    document = page.partition("```xml\n")[2].partition("```")[0].replace("…", "").strip()
+
+    (part,) = changes_of(read_message(document.encode()), {T.name: T}).parts
+
+    assert part.changes == [Change(0, Op.UPDATE, T.name, 1, {"id": "1"}, {"name": "first"})]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
+import zipfile
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.change import Change, Op, TableName
 from penstock.errors import MalformedInputError
@@ -21,10 +25,11 @@ from penstock.formats.dbwatcher.message import (
     ControlMessage,
     Head,
     Message,
+    Route,
     Row,
 )
 from penstock.formats.dbwatcher.metadata import metadata_of, table_of
-from penstock.formats.dbwatcher.reader import Limits, read_control, read_message
+from penstock.formats.dbwatcher.reader import Limits, read_control, read_message, route_of
 from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message, statement_message
 from penstock.formats.dbwatcher.writer import write_control, write_message
 from penstock.logical import LogicalType
@@ -138,7 +143,7 @@ def test_a_statement_is_told_beside_the_rows_that_it_changed() -> None:
 def test_rows_beside_a_change_of_a_table_are_refused(command: str) -> None:
     message = Message(Head(Command(command), "X", {"tableName": "t"}), [Row({"id": "secret"}, {})])
 
-    with pytest.raises(MalformedInputError, match=f"command {command} has 1 rows") as raised:
+    with pytest.raises(MalformedInputError, match=f"command {command} has 1 row, .*message with ident 'X'") as raised:
         changes_of(message, {})
 
     assert "secret" not in str(raised.value)
@@ -158,6 +163,23 @@ def test_a_control_message_without_what_it_needs_is_refused_and_another_message_
     with pytest.raises(MalformedInputError, match="REQUEST_UPDATE has no _replVersion"):
         read_control(b"REQUEST_UPDATE", {"_slaveName": "client/x"})
     assert read_control(b"<sql/>", {"_command": "CREATE"}) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "properties", "route"),
+    [
+        (b"<sql/>", {}, Route.XML),
+        (b" <sql/>", {"DUMP": "true"}, Route.XML),
+        (b"\x03\x03EXPORT:V10", {"DUMP": "true"}, Route.DUMP),
+        (b"<sql/>", {"_END_OF_TRANSITION": "true"}, Route.END_OF_TRANSITION),
+        (b"", {"_INITIAL_DATA_END_TO_REMOTE": "true"}, Route.END_OF_TRANSITION),
+        (b"REQUEST_CANCEL_UPDATE", {"_slaveName": "x"}, Route.CONTROL),
+        (b"<sql/>", {"_command": "STATEMENT"}, Route.XML),
+        (b"", {"_command": "INITIAL_DATA_RESPONSE"}, Route.CONTROL),
+    ],
+)
+def test_a_message_is_told_by_its_body_and_properties(body: bytes, properties: dict[str, str], route: Route) -> None:
+    assert route_of(body, properties) is route
 
 
 BODY = write_message(Message(Head(Command.REPLICATION, "X"), [Row({"a": "b" * 1000}, {})]))
@@ -181,17 +203,57 @@ def test_zlibs_format_is_read_as_zip_too() -> None:
     assert decompress(zlib.compress(BODY), {"_compressionType": "ZIP"}, most_bytes=10_000) == BODY
 
 
+def zipped(*names: str, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """An archive with this body once for each name, written as Java does: its sizes follow each entry."""
+
+    class Stream(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def seek(self, *_: int) -> int:
+            raise OSError
+
+    file = Stream()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in names:
+            archive.writestr(name, BODY)
+    return file.getvalue()
+
+
+def test_an_archive_whose_sizes_follow_its_entry_is_read() -> None:
+    packed = zipped("a")
+
+    assert packed[6] & 8
+    assert decompress(packed, {"_compressionType": "ZIP"}, most_bytes=10_000) == BODY
+
+
+@given(st.sampled_from([*Compression]), st.booleans(), st.integers(0, 10**6), st.integers(0, 255))
+def test_a_body_with_another_byte_is_refused_or_the_same(kind: Compression, as_java: bool, at: int, byte: int) -> None:
+    packed = bytearray(zipped("a") if as_java and kind is Compression.ZIP else compress(BODY, kind)[0])
+    packed[at % len(packed)] = byte
+    try:
+        found = decompress(bytes(packed), {"_compressionType": kind.value}, most_bytes=10_000)
+    except MalformedInputError:
+        return
+
+    assert found == BODY
+
+
 def damaged() -> list[tuple[str, bytes, dict[str, str]]]:
     found = []
     for kind in Compression:
         packed, properties = compress(BODY, kind)
         found.append((f"no whole {kind}", packed[:-9], dict(properties)))
+        found.append((f"no whole {kind}", b"", dict(properties)))
         found.append((f"no whole {kind}", b"PK" + packed[2:9], dict(properties)))
         found.append(("not as many", packed, {**properties, "_uncompressedSize": "7"}))
         found.append(("more than 5,000 bytes", compress(BODY + bytes(9000), kind)[0], {"_compressionType": kind.value}))
         found.append(("more than 5,000 bytes", packed, {**properties, "_uncompressedSize": "9000"}))
     found.append(("no whole ZIP", zlib.compress(BODY)[:-1], {"_compressionType": "ZIP"}))
     found.append(("no whole ZIP", zlib.compress(BODY) + b"x", {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped("a", "b"), {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped(), {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped("a", method=zipfile.ZIP_LZMA), {"_compressionType": "ZIP"}))
     found.append(("compression is 'LZ4'", BODY, {"_compressionType": "LZ4"}))
     bomb = gzip.compress(gzip.compress(bytes(10**7)))
     found.append(("no XML", bomb, {"_compressionType": "GZIP"}))

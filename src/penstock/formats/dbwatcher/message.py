@@ -154,6 +154,17 @@ class Message:
         return self.head.attributes.get(name) if found is None else found
 
 
+class Route(StrEnum):
+    """What a receiver does with what comes from its queue."""
+
+    XML = "xml"
+    CONTROL = "control"
+    DUMP = "dump"
+    """The body is part of a file that the source's database has dumped."""
+    END_OF_TRANSITION = "end_of_transition"
+    """Nothing comes any more of an initial update by dump."""
+
+
 class ControlCommand(StrEnum):
     """Commands between receiver, manager and watcher; a control message has no XML."""
 

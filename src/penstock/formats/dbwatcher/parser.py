@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import Attribute, ColumnMetadata, Columns, Command, Head, Row, Value
-from penstock.formats.dbwatcher.protect import NOT_XML
+from penstock.formats.dbwatcher.protect import NOT_XML, text_of
 from penstock.text import printable
 
 _LONGEST_NAME = 60
 _WHITE_SPACE = str.maketrans("", "", " \t\r\n")
 _COMMANDS = {command.value: command for command in Command}
+_NO_CHARSETS = frozenset({"punycode", "idna", "unicode_escape", "raw_unicode_escape", "undefined"})
+"""Codecs of Python that turn bytes into text, and are no character sets; some take very long for a long value."""
+
 _IN_DESC = frozenset({"command", "ident", "colname", "attr"})
 
 
@@ -30,7 +34,7 @@ class Limits:
         depth: How many elements may be inside each other.
     """
 
-    bytes: int = 1 << 28
+    bytes: int = 1 << 26
     depth: int = 32
 
 
@@ -200,7 +204,10 @@ class MessageParser:
         name = self._said["name"]
         value = _value(text, self._said)
         if isinstance(value, bytes):
-            value = _decoded(value, "utf-8")
+            try:
+                value = text_of(value)
+            except MalformedInputError as exc:
+                raise RefusedError(exc.what) from None
         if name == Attribute.OLD_CONTENT and self._open[1] == "row":
             self._old = None if value is None else _columns(value, self._limits)
         elif value is None:
@@ -303,6 +310,8 @@ def packed_bytes(text: str) -> bytes:
 
 def _decoded(value: bytes, charset: str) -> str:
     try:
+        if codecs.lookup(charset).name in _NO_CHARSETS:
+            raise LookupError
         return value.decode(charset)
     except LookupError:
         raise RefusedError(f"the charset {_shown(charset)} is not known") from None

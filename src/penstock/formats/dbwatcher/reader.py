@@ -20,20 +20,23 @@ from penstock.formats.dbwatcher.compression import decompress
 from penstock.formats.dbwatcher.message import (
     IN_PROPERTY,
     REQUIRED_PARAMETERS,
+    Attribute,
     ControlCommand,
     ControlMessage,
     Head,
     Message,
     Property,
+    Route,
     Row,
 )
 from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, Limits, MessageParser, read_columns
 from penstock.formats.dbwatcher.usual import MOST_BYTES, read_usual
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "read_columns", "read_control", "read_message", "read_parts"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "read_columns", "read_control", "read_message", "read_parts", "route_of"]
 
 _PIECE = 1 << 18
 _LONGEST_COMMAND = 100
+_ENDS_OF_TRANSITION = frozenset({Attribute.END_OF_TRANSITION.value, "_INITIAL_DATA_END_TO_REMOTE"})
 
 
 def read_message(
@@ -94,18 +97,22 @@ def read_parts(pieces: Iterable[bytes], *, name: str = "", limits: Limits = DEFA
     yield from parser.feed(b"", is_last=True)
 
 
+def route_of(body: bytes, properties: Mapping[str, str]) -> Route:
+    """Tell what a receiver does with a message; `read_message` is for XML, `read_control` for control messages."""
+    if Property.DUMP in properties and not body.lstrip().startswith(b"<"):
+        return Route.DUMP
+    if not _ENDS_OF_TRANSITION.isdisjoint(properties):
+        return Route.END_OF_TRANSITION
+    return Route.XML if _control_command(body, properties) is None else Route.CONTROL
+
+
 def read_control(body: bytes, properties: Mapping[str, str]) -> ControlMessage | None:
     """Read a control message; None where body and properties are those of a message with XML.
 
     Raises:
         MalformedInputError: It lacks a parameter without which its command means nothing.
     """
-    said = properties.get(Property.COMMAND)
-    known = {command.value: command for command in ControlCommand}
-    command = known.get(said or "")
-    if command not in IN_PROPERTY:
-        # What is longer is no command, and need not be decoded.
-        command = known.get(body[:_LONGEST_COMMAND].decode("utf-8", "replace").strip())
+    command = _control_command(body, properties)
     if command is None:
         return None
     parameters = {name: value for name, value in properties.items() if name != Property.COMMAND}
@@ -113,6 +120,15 @@ def read_control(body: bytes, properties: Mapping[str, str]) -> ControlMessage |
     if lacking:
         raise MalformedInputError(f"the control message {command} has no {', '.join(lacking)}")
     return ControlMessage(command, parameters)
+
+
+def _control_command(body: bytes, properties: Mapping[str, str]) -> ControlCommand | None:
+    known = {command.value: command for command in ControlCommand}
+    command = known.get(properties.get(Property.COMMAND, ""))
+    if command in IN_PROPERTY:
+        return command
+    # What is longer is no command, and need not be decoded.
+    return known.get(body[:_LONGEST_COMMAND].decode("utf-8", "replace").strip())
 
 
 def _pieces(body: BinaryIO) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import OperatorError
@@ -30,6 +30,8 @@ class WriterSettings:
         db_id: What DBID says; None leaves it out.
         most_rows: `replication.maxRowsInTx`: a message that holds more rows takes no other, so it has one more at most;
             0 is without limit.
+        most_chars: A message of many rows takes no other when its values have about so many characters, so that a
+            receiver can hold it in memory. A row is never divided.
         most_transactions: `dbWatcher.maxCollectedStatements`: how many transactions that follow each other go into a
             message, 1 at least. Changes of tables are never among others.
         sends_unchanged: `replication.sendUnchangedUpdates`: whether updates that changed nothing are sent.
@@ -39,10 +41,17 @@ class WriterSettings:
     version: str = "0.0"
     db_id: str | None = None
     most_rows: int = 0
+    most_chars: int = 8_000_000
     most_transactions: int = 1
     sends_unchanged: bool = True
     sends_truncate: bool = False
 
+
+_MEASURED_ROWS = 64
+"""After how many rows their size is looked at; most transactions have fewer."""
+
+_COLUMN_CHARS = 40
+"""What an element takes besides its value."""
 
 DEFAULT_SETTINGS = WriterSettings()
 
@@ -82,69 +91,84 @@ class TransactionWriter:
         self._numbers = count(first_message)
 
     def messages(self, transactions: Iterable[KeyedTransaction]) -> Iterator[Message]:
-        """Yield the messages of transactions, which come in commit order; of what is left of none, none.
+        """Yield the messages of transactions, which come in commit order.
+
+        A transaction of which nothing is to be sent has no message.
 
         Raises:
             OperatorError: A change cannot be told in this format: a TRUNCATE that nobody would understand, changes
                 that were not captured, a value that is not in its image.
         """
-        held: list[tuple[Row, int]] = []
-        held_of: str | None = None
-        whole = 0
+        held: _Rows = []
+        held_of, whole = "", 0
         most = self._settings.most_rows
         for transaction in transactions:
-            pieces = list(self._pieces(transaction))
-            if not pieces:
+            pieces = self._pieces(transaction)
+            first, second = next(pieces, None), next(pieces, None)
+            if first is None:
                 continue
-            is_plain = len(pieces) == 1 and isinstance(pieces[0], list)
-            if held_of is not None and (not is_plain or (most and len(held) + len(pieces[0]) > most + 1)):
+            is_plain = second is None and isinstance(first, list)
+            if whole and (not is_plain or (most and len(held) + len(first) > most + 1)):
                 yield self._of_rows(held_of, held, whole)
-                held, held_of, whole = [], None, 0
-            if is_plain:
-                rows = pieces[0]
-                assert isinstance(rows, list)
-                held_of = transaction.txn_id if held_of is None else held_of
-                held += rows
-                whole += 1
-                if whole >= self._settings.most_transactions:
-                    yield self._of_rows(held_of, held, whole)
-                    held, held_of, whole = [], None, 0
+                held, whole = [], 0
+            if second is not None or not isinstance(first, list):
+                yield from self._in_pieces(transaction.txn_id, first, second, pieces)
                 continue
-            yield from self._in_pieces(transaction.txn_id, pieces)
-        if held_of is not None:
+            held_of = held_of if whole else transaction.txn_id
+            held += first
+            whole += 1
+            if whole >= self._settings.most_transactions:
+                yield self._of_rows(held_of, held, whole)
+                held, whole = [], 0
+        if whole:
             yield self._of_rows(held_of, held, whole)
 
-    def _in_pieces(self, txn_id: str, pieces: Sequence[_Rows | _TableChange]) -> Iterator[Message]:
-        for number, piece in enumerate(pieces, 1):
-            is_last = number == len(pieces)
+    def _in_pieces(
+        self, txn_id: str, piece: _Piece, following: _Piece | None, rest: Iterator[_Piece]
+    ) -> Iterator[Message]:
+        """Yield the messages of a transaction that is more than one run of rows; only two pieces are held at a time."""
+        while True:
+            is_open = following is not None
             if isinstance(piece, list):
-                yield self._of_rows(txn_id, piece, int(is_last), is_open=not is_last)
+                yield self._of_rows(txn_id, piece, int(not is_open), is_open=is_open)
             else:
-                yield self._of_table(piece, is_open=not is_last)
+                yield self._of_table(piece, is_open=is_open)
+            if following is None:
+                return
+            piece, following = following, next(rest, None)
 
-    def _pieces(self, transaction: KeyedTransaction) -> Iterator[_Rows | _TableChange]:
+    def _pieces(self, transaction: KeyedTransaction) -> Iterator[_Piece]:
         """Yield runs of rows, and changes of tables by themselves."""
         rows: _Rows = []
+        size = 0
         most = self._settings.most_rows
         for change, key in zip(transaction.changes, transaction.repl_keys, strict=True):
             if change.op in (Op.DDL, Op.TRUNCATE, Op.GAP):
                 if rows:
                     yield rows
-                    rows = []
+                    rows, size = [], 0
                 yield self._table_change(change, key, transaction.txn_id)
             elif change.op is not Op.MESSAGE:
                 row = self._row(change, key, transaction.txn_id)
                 if row is None:
                     continue
-                if most and len(rows) > most:
+                if len(rows) % _MEASURED_ROWS == 0:
+                    size += sum(_size(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
+                if (most and len(rows) > most) or size > self._settings.most_chars:
                     yield rows
-                    rows = []
+                    rows, size = [], 0
                 rows.append((row, key))
         if rows:
             yield rows
 
     def _row(self, change: Change, key: int, txn_id: str) -> Row | None:
         table = self._table(change)
+        if change.op in (Op.UPDATE, Op.DELETE) and not change.before:
+            raise OperatorError(
+                f"a change of table {change.table} has no old image, so receivers could not find its row",
+                where=f"transaction {txn_id}",
+                do="give the table a key at the source, or let the source log whole rows",
+            )
         match change.op:
             case Op.UPDATE:
                 old = table.image(change.before or {})
@@ -211,14 +235,23 @@ class TransactionWriter:
         return found
 
 
-_Rows = list[tuple[Row, int]]
-
-
 class _TableChange(NamedTuple):
     action: Action
     change: Change
     key: int
     txn_id: str
+
+
+_Rows: TypeAlias = list[tuple[Row, int]]
+"""Rows with their keys."""
+
+_Piece: TypeAlias = _Rows | _TableChange
+
+
+def _size(row: Row) -> int:
+    """Return about how many characters the columns of a row take."""
+    images = (row.columns, row.old or {})
+    return sum(_COLUMN_CHARS + len(value or "") for image in images for value in image.values())
 
 
 class TableWriter:

@@ -121,8 +121,8 @@ def _take(attributes: str, name: str) -> tuple[str | None, str]:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    found = {}
-    for part in text.split(_NEXT_ATTRIBUTE):
+    found: dict[str, str] = {}
+    for part in text.split(_NEXT_ATTRIBUTE) if text else ():
         if part != _TAKEN:
             name, end, value = part.partition("'>")
             is_plain = name.isidentifier() and name not in ("replKey", "oldContent")

@@ -230,7 +230,7 @@ def _checked(read: Callable[[str], str], text: str, what: str) -> str:
     # Years before the year 1 have a sign in ISO 8601, and are one less: it has a year 0.
     if text.endswith(" BC"):
         year, hyphen, rest = text[:-3].partition("-")
-        if not year.isdecimal():
+        if not (year.isascii() and year.isdecimal() and len(year) <= 9):
             raise UnreadableError(f"is no {what}")
         text = f"-{int(year) - 1:04}{hyphen}{rest}" if int(year) > 1 else f"0000{hyphen}{rest}"
     try:
@@ -240,8 +240,9 @@ def _checked(read: Callable[[str], str], text: str, what: str) -> str:
 
 
 _SPAN = re.compile(
-    r"(?:(?P<years>[+-]?[0-9]+) years?)? ?(?:(?P<months>[+-]?[0-9]+) mons?)? ?(?:(?P<days>[+-]?[0-9]+) days?)? ?"
-    r"(?:(?P<sign>[+-]?)(?P<hours>[0-9]+):(?P<minutes>[0-9]{2}):(?P<seconds>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
+    r"(?:(?P<years>[+-]?[0-9]{1,19}) years?)? ?(?:(?P<months>[+-]?[0-9]{1,19}) mons?)? ?"
+    r"(?:(?P<days>[+-]?[0-9]{1,19}) days?)? ?"
+    r"(?:(?P<sign>[+-]?)(?P<hours>[0-9]{1,19}):(?P<minutes>[0-9]{2}):(?P<seconds>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
 )
 
 
