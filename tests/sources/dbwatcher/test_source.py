@@ -322,7 +322,7 @@ BAD = [
         message("8", put_in(1, 21, "8"), desc="<attr name='statement'>DROP TABLE t</attr>", command="STATEMENT"),
         "asks to execute a statement, which is never done",
     ),
-    (message("8", put_in(1, 21, "8"), command="DROP"), "1 rows, which nobody applies"),
+    (message("8", put_in(1, 21, "8"), command="DROP"), "1 row, which nobody applies"),
     (message("8", command="INITIAL_DUMP_AS_XML"), "part of a dump, which is not read"),
 ]
 

@@ -144,7 +144,11 @@ class MessageIndex:
         try:
             message = read(stored, self._reading)
             if message is None:
-                self._note("control", f"{stored.where} is a control message, which changes no row", stored)
+                self._note(
+                    "control",
+                    f"{stored.where} is a control message, which changes no row; such ones are passed over",
+                    stored,
+                )
                 return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
@@ -263,7 +267,8 @@ class MessageIndex:
         if head.command not in (Command.CREATE, Command.ALTER, Command.DROP) and not head.metadata:
             return None
         said = head.attributes
-        schema = said.get(Attribute.SCHEMA, "").strip() or self._reading.default_schema
+        schema = said.get(Attribute.SCHEMA, "")
+        schema = schema if schema.strip() else self._reading.default_schema
         name = TableName(schema, said.get(Attribute.TABLE_NAME) or head.ident)
         was = self._tables.last(name)
         is_old = head.command is not Command.CREATE and self._tables.is_created(name)
