@@ -60,6 +60,7 @@ class KnownTables:
         self._at_target: Mapping[TableName, TableSchema] | None = None
         self._created: dict[TableName, list[tuple[Scn, TableSchema]]] = {}
         self._book: TableBook | None = None
+        self._versions: Sequence[TableVersion] | None = None
         self._begins: dict[TableName, list[Scn]] = {}
 
     @property
@@ -81,7 +82,7 @@ class KnownTables:
         found = self._created.setdefault(table.name, [])
         if not found or not _same_shape(found[-1][1], table):
             found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
-            self._book = None
+            self._book = self._versions = None
 
     def begin(self, table: TableName, after: Scn) -> None:
         """Note that a table begins, without rows, behind a position."""
@@ -110,7 +111,12 @@ class KnownTables:
 
     def versions(self) -> Sequence[TableVersion]:
         """Return every version of every table, oldest first."""
-        book = self.book
+        if self._versions is None:
+            self._versions = self._ordered(self.book)
+        return self._versions
+
+    @staticmethod
+    def _ordered(book: TableBook) -> Sequence[TableVersion]:
         tables = [table for name, table in book.fixed.items() if name not in book.created]
         tables += [table for found in book.created.values() for _, table in found]
         ordered = sorted(tables, key=lambda table: (table.version, table.name))
