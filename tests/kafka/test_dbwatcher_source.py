@@ -84,17 +84,18 @@ def test_headers_are_the_properties_and_control_messages_change_nothing(kafka: K
     assert properties
     packed = Record(topic.name, 0, 0, None, body, tuple((name, value.encode()) for name, value in properties.items()))
     control = Record(topic.name, 0, 0, None, b"REQUEST_RECREATE_TRIGGERS")
-    topic.put(CREATE, message("7", put_in(1, 20, "7")), control, packed)
+    end = Record(topic.name, 0, 0, None, b"", ((("_END_OF_TRANSITION", b"true")),))
+    topic.put(CREATE, message("7", put_in(1, 20, "7")), control, end, packed)
     messages = topic.open()
 
     assert read(messages) == [[insert(1)], [insert(2)]]
     part = messages.next_slice(START)
     assert part is not None
-    assert part.commit_scns.tolist() == [2, 4]
+    assert part.commit_scns.tolist() == [2, 5]
     # The broker has noted when.
     assert part.committed_at_us.min() > 1_600_000_000_000_000
     topic.put(message("9", put_in(3, 22, "9")))
-    assert read(messages, Scn(4)) == [[insert(3)]]
+    assert read(messages, Scn(5)) == [[insert(3)]]
 
 
 def test_a_topic_that_is_made_anew_or_has_another_message_is_refused(kafka: KafkaBroker) -> None:

@@ -104,6 +104,16 @@ def test_a_table_that_begins_anew_loses_its_rows_and_gets_its_content(lab: Lab, 
     assert ended.code == 0, ended.err
     assert lab.target.execute("SELECT id, name FROM t").fetchall() == [(9, "z")]
 
+    # A table that is created later begins there, once setup has made it.
+    later = CREATE.replace(">t<", ">u<").replace("t_pk", "u_pk").replace("0.1", "0.3")
+    folder.put(later, message("9", row("INSERT", cols(id="1"), 40, "9").replace(">t<", ">u<")))
+    refused = folder.program("run", "--until-caught-up")
+    assert refused.code == 3
+    assert "public.u does not exist at the target" in refused.err
+    assert folder.program("setup").code == 0
+    assert folder.program("run", "--until-caught-up").code == 0
+    assert lab.target.execute("SELECT id FROM u").fetchall() == [(1,)]
+
 
 @pytest.mark.parametrize(
     ("bad", "why"),

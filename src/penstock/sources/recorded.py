@@ -110,32 +110,63 @@ def batches_of(
     Args:
         keys: The key columns of each table that has some.
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for txn in transactions:
+        size = len(txn.changes)
         for change in txn.changes:
-            key = key_of(change, keys)
+            key, table = key_of(change, keys), change.table
             rows.append(
-                {
-                    c.SOURCE: "",
-                    c.TXN_ID: txn.txn_id,
-                    c.COMMIT_SCN: txn.commit_scn,
-                    c.CHANGE_SEQ: change.change_seq,
-                    c.TXN_CHANGES: len(txn.changes),
-                    c.COMMITTED_AT: _at(txn.committed_at_us),
-                    c.OP: change.op.value,
-                    c.SCHEMA_NAME: change.table.schema,
-                    c.TABLE_NAME: change.table.name,
-                    c.TABLE_VERSION: change.table_version,
-                    c.KEY: None if key is None else encode_image(key),
-                    c.BEFORE: None if change.before is None else encode_image(change.before),
-                    c.AFTER: None if change.after is None else encode_image(change.after),
-                }
+                (
+                    txn.txn_id,
+                    txn.commit_scn,
+                    change.change_seq,
+                    size,
+                    txn.committed_at_us,
+                    change.op.value,
+                    table.schema,
+                    table.name,
+                    change.table_version,
+                    None if key is None else encode_image(key),
+                    None if change.before is None else encode_image(change.before),
+                    None if change.after is None else encode_image(change.after),
+                )
             )
             if len(rows) == _BATCH_CHANGES:
-                yield pa.RecordBatch.from_pylist(rows, c.ARROW_SCHEMA)
+                yield _batch(rows)
                 rows = []
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, c.ARROW_SCHEMA)
+        yield _batch(rows)
+
+
+_TOLD = (
+    c.TXN_ID,
+    c.COMMIT_SCN,
+    c.CHANGE_SEQ,
+    c.TXN_CHANGES,
+    c.COMMITTED_AT,
+    c.OP,
+    c.SCHEMA_NAME,
+    c.TABLE_NAME,
+    c.TABLE_VERSION,
+    c.KEY,
+    c.BEFORE,
+    c.AFTER,
+)
+"""The columns that `batches_of` fills; it leaves those behind them NULL, and the source is put in place later."""
+
+
+def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    """Make a batch of rows whose values are those of `_TOLD`, in its order."""
+    columns = dict(zip(_TOLD, zip(*rows, strict=True), strict=True))
+    arrays = [
+        pa.array(columns[one.name], one.type)
+        if one.name in columns
+        else pa.repeat("", len(rows))
+        if one.name == c.SOURCE
+        else pa.nulls(len(rows), one.type)
+        for one in c.ARROW_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=c.ARROW_SCHEMA)
 
 
 def key_of(change: Change, keys: Mapping[TableName, Sequence[str]]) -> Image | None:

@@ -20,7 +20,7 @@ from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.config import DbWatcherConfig
 from penstock.sources.dbwatcher.folder import FolderMessages
 from penstock.sources.dbwatcher.reading import Reading
-from penstock.sources.dbwatcher.source import Messages
+from penstock.sources.dbwatcher.source import MessageConnector, Messages
 from penstock.storage import LocalStorage
 from tests.sources.dbwatcher.messages import CONTENT, CREATE, OPEN, cols, ddl, message, row
 
@@ -182,6 +182,18 @@ def test_a_file_may_hold_several_messages_whatever_their_values_hold(tmp_path: P
     folder.open().hold_against(proof, Scn(3))
 
 
+def test_files_that_penstock_publishes_are_read(tmp_path: Path) -> None:
+    # Each ends with the position of its pipeline; the first one holds nothing else.
+    position = '\n<!-- penstock.shop.position [["shop", {"at": 7}]] -->\n'
+    folder = Folder(tmp_path)
+    folder.put(message("penstock.shop.position") + position, name=f"{1:020}.xml")
+    copied = "\n".join([CREATE, message("7", put_in(1, 10, "7"))])
+    folder.put(copied + position, name=f"{2:020}.xml")
+    folder.put(message("8", put_in(2, 11, "8")) + position, name=f"{3:020}.xml")
+
+    assert read(folder.open()) == [[insert(1)], [insert(2)]]
+
+
 def test_the_content_of_a_table_is_its_first_rows_and_replaces_them_when_it_comes_again(tmp_path: Path) -> None:
     content = CONTENT.format(counter=1, rows=f"<row num='0'>{cols(id='1')}</row><row num='1'>{cols(id='2')}</row>")
     again = [text.replace("0.1", "0.2").replace("'replKey'>1<", "'replKey'>5<") for text in (CREATE, content)]
@@ -239,6 +251,51 @@ def test_ddl_in_the_middle_of_a_transaction_belongs_to_it(tmp_path: Path) -> Non
     assert json.loads(found[2][0][1]["was"])["name"] == "t"
 
 
+def test_a_table_begins_without_rows_where_it_is_created_and_where_it_comes_again(tmp_path: Path) -> None:
+    again = CREATE.replace("0.1", "0.2").replace("'replKey'>1<", "'replKey'>25<")
+    late = CREATE.replace(">t<", ">u<").replace("0.1", "0.3").replace("'replKey'>1<", "'replKey'>26<")
+    drop = ddl("DROP", "10", 24)
+    folder = Folder(
+        tmp_path,
+        CREATE,
+        message("8", put_in(1, 20, "8")),
+        drop,
+        again,
+        message("9", put_in(1, 27, "9")),
+        late,
+        message("11", put_in(2, 28, "11")),
+        # What is sent again begins nothing.
+        drop,
+        CREATE,
+        again,
+        late,
+    )
+    source = MessageConnector(folder.open())
+    tables = [T, TableName("public", "u"), TableName("public", "nothing")]
+
+    def copies(position: int) -> list[tuple[int, list[str]]]:
+        found = source.copies_at(tables, Scn(position))
+        return [(int(copy.cut.scn), sorted(table.name for table in copy.tables)) for copy in found]
+
+    assert [copies(position) for position in (0, 2, 3, 4, 5, 20)] == [
+        [(0, ["t"])],
+        [(0, ["t"])],
+        [(3, ["t"])],
+        [(3, ["t"])],
+        [(3, ["t"]), (5, ["u"])],
+        [(3, ["t"]), (5, ["u"])],
+    ]
+    assert source.first_copies(tables) == {T: 0, TableName("public", "u"): 5}
+    ids = {copy.id for position in (0, 3) for copy in source.copies_at([T], Scn(position))}
+    assert len(ids) == 2
+    # Copies take their places between slices.
+    ends, after = [], START
+    while (part := folder.open().next_slice(after)) is not None:
+        after = part.end
+        ends.append(after)
+    assert ends == [3, 5, 7]
+
+
 def test_a_declared_table_has_the_declared_types_whatever_create_says(tmp_path: Path) -> None:
     said = {"tables": {"public.t": {"columns": {"id": "string(10)", "ts": "date"}, "key": ["id"]}}}
     folder = Folder(tmp_path, CREATE, message("7", row("INSERT", cols(id="x", ts="2024-01-02"), 10, "7")))
@@ -265,7 +322,7 @@ BAD = [
         message("8", put_in(1, 21, "8"), desc="<attr name='statement'>DROP TABLE t</attr>", command="STATEMENT"),
         "asks to execute a statement, which is never done",
     ),
-    (message("8", put_in(1, 21, "8"), command="DROP"), "1 rows, which nobody applies"),
+    (message("8", put_in(1, 21, "8"), command="DROP"), "1 row, which nobody applies"),
     (message("8", command="INITIAL_DUMP_AS_XML"), "part of a dump, which is not read"),
 ]
 

@@ -67,7 +67,7 @@ class DbWatcherConfig(ConfigPart):
         " statement has changed; the statement itself is never executed",
     )
     max_message_bytes: int = Field(
-        default=1 << 28, ge=1_000, description="How large the XML of a message may be, in bytes, uncompressed"
+        default=1 << 26, ge=1_000, description="How large the XML of a message may be, in bytes, uncompressed"
     )
 
     @field_validator("tables")

@@ -144,7 +144,11 @@ class MessageIndex:
         try:
             message = read(stored, self._reading)
             if message is None:
-                self._note("control", f"{stored.where} is a control message, which changes no row", stored)
+                self._note(
+                    "control",
+                    f"{stored.where} is a control message, which changes no row; such ones are passed over",
+                    stored,
+                )
                 return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
@@ -182,13 +186,14 @@ class MessageIndex:
                 raise _differs(piece.txn_id, stored)
         if held is None:
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
-        if piece.event is not None:
+        if piece.event is None and piece.changes:
+            held.told.append(Stretch(stored.place, piece.part, piece.changes))
+            self._met |= piece.tables
+        elif piece.event is not None and not self._is_known(held.txn_id, held.name):
+            # What was sent again says nothing new of its table.
             made = self._made_of(piece.event, was, piece.counter)
             held.has_ddl |= any(change.op is Op.DDL for change in made)
             held.told += made
-        elif piece.changes:
-            held.told.append(Stretch(stored.place, piece.part, piece.changes))
-        self._met |= piece.tables
         held.said.update(piece.said)
         held.last_piece = here
         held.size_bytes += len(stored.body)
@@ -215,6 +220,10 @@ class MessageIndex:
                 raise _differs(whole.txn_id, stored)
         earlier.append(now)
         return False
+
+    def _is_known(self, txn_id: str, name: tuple[int | None, str]) -> bool:
+        """Whether a transaction of a name came before, whatever it said."""
+        return any(known.name == name for known in self._known.get(txn_id, ()))
 
     def _close(self, closed: Sequence[_Gathered], stored: StoredMessage) -> None:
         told: list[Stretch | Change] = []
@@ -258,11 +267,16 @@ class MessageIndex:
         if head.command not in (Command.CREATE, Command.ALTER, Command.DROP) and not head.metadata:
             return None
         said = head.attributes
-        schema = said.get(Attribute.SCHEMA, "").strip() or self._reading.default_schema
+        schema = said.get(Attribute.SCHEMA, "")
+        schema = schema if schema.strip() else self._reading.default_schema
         name = TableName(schema, said.get(Attribute.TABLE_NAME) or head.ident)
         was = self._tables.last(name)
-        is_content = head.command is not Command.CREATE
-        if head.metadata and not (is_content and self._tables.is_created(name)):
+        is_old = head.command is not Command.CREATE and self._tables.is_created(name)
+        key = said.get(Attribute.REPL_KEY, "").strip()
+        if key.isdecimal():
+            counter = said.get(Attribute.CREATE_COUNTER, "").strip()
+            is_old |= self._is_known(said.get(Attribute.TRANSACTION) or head.ident, (int(key), counter))
+        if head.metadata and not is_old:
             try:
                 self._tables.create(table_of(name, head.metadata), stored.place.position)
             except MalformedInputError as exc:
@@ -272,7 +286,12 @@ class MessageIndex:
     def _made_of(self, event: TableEvent, was: TableSchema | None, counter: str) -> tuple[Change, ...]:
         """Return what apply is to be told of DDL; nothing of a table that begins."""
         is_known = event.table in self._met
-        self._met.add(event.table)
+        if event.action is Action.DROP:
+            self._met.discard(event.table)
+        else:
+            self._met.add(event.table)
+        if event.action is Action.CREATE and not is_known:
+            self._tables.begin(event.table, Scn(self.found[-1].position) if self.found else START)
         empties = event.action is Action.CREATE and counter == _STRUCTURE and is_known
         return ddl_of(event, was if is_known else None, self._tables.last(event.table), empties=empties)
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
-from penstock.formats.dbwatcher.message import Attribute, Message, Row
+from penstock.formats.dbwatcher.message import Attribute, Message, Route, Row
 from penstock.formats.dbwatcher.parser import Limits
-from penstock.formats.dbwatcher.reader import read_control, read_message
+from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import TableBook
@@ -56,12 +56,17 @@ class Asked(NamedTuple):
 
 
 def read(stored: StoredMessage, reading: Reading) -> Message | None:
-    """Read a message; None for a control message, which asks for no change.
+    """Read a message; None for one that asks for no change: a control message, or the end of an initial update.
 
     Raises:
-        MalformedInputError: It is neither; the error names the place.
+        MalformedInputError: It is none, or part of a dump; the error names the place.
     """
-    if read_control(stored.body, stored.properties) is not None:
+    route = route_of(stored.body, stored.properties)
+    if route is Route.DUMP:
+        raise MalformedInputError(
+            "the message is part of a dump, which is not read", where=stored.where, do="copy the tables in another way"
+        )
+    if route is not Route.XML:
         return None
     return read_message(stored.body, stored.properties, name=stored.where, limits=Limits(bytes=reading.most_bytes))
 

@@ -17,6 +17,6 @@ class Reading:
     """
 
     default_schema: str = "public"
-    most_bytes: int = 1 << 28
+    most_bytes: int = 1 << 26
     puts_aside: bool = False
     applies_statement_rows: bool = False

@@ -6,7 +6,7 @@ tables are like. So the driver looks through all messages once, and a slice tell
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, ClassVar, Self
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.change import Change, TableName, Transaction
 from penstock.database import DatabasePlan
 from penstock.patterns import TablePattern
-from penstock.position import START, Scn
+from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.index import Indexed, MessageIndex, Stretch, Told
 from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage
@@ -32,7 +32,7 @@ from penstock.sources.recorded import (
     Recording,
     batches_of,
 )
-from penstock.stream import Slice, TableVersion
+from penstock.stream import Slice, StoredCopy, TableVersion
 from penstock.text import count
 
 _MOST_TRANSACTIONS = 20_000
@@ -208,7 +208,7 @@ class Messages:
         """
         self._index.look()
         first = self._index.after(after)
-        found = self._few(islice(self._index.found, first, first + _MOST_TRANSACTIONS))
+        found = self._few(islice(self._index.found, first, first + _MOST_TRANSACTIONS), self._tables.begins)
         if found:
             return self._slice(after, found)
         if self._index.fault is not None:
@@ -227,18 +227,29 @@ class Messages:
         """Yield the changes of a slice in order."""
         return self.readable.read(part)
 
+    def begins(self, tables: Collection[TableName], position: Scn) -> Mapping[Scn, frozenset[TableName]]:
+        """Return where those of some tables that are there at a position have begun last."""
+        known = {version.table.name for version in self.tables()}.intersection(tables)
+        at = {table: self._tables.begin_at(table, position) for table in known}
+        return {scn: frozenset(table for table in known if at[table] == scn) for scn in at.values() if scn is not None}
+
+    def first_begins(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return where each of some tables that is known has begun first."""
+        known = {version.table.name for version in self.tables()}.intersection(tables)
+        return {table: self._tables.first_begin(table) for table in known}
+
     def count(self) -> int:
         """How many transactions there are."""
         self._index.look()
         return len(self._index.found)
 
     @staticmethod
-    def _few(indexed: Iterator[Indexed]) -> Sequence[Indexed]:
+    def _few(indexed: Iterator[Indexed], begins: Set[Scn]) -> Sequence[Indexed]:
         found, size_bytes = [], 0
         for one in indexed:
             found.append(one)
             size_bytes += one.size_bytes
-            if size_bytes > _MOST_BYTES:
+            if size_bytes > _MOST_BYTES or one.position in begins:
                 break
         return found
 
@@ -289,6 +300,16 @@ class MessageConnector(RecordedConnector):
             " capture.dbwatcher.tables"
         )
         return self._told.match(patterns, kind="messages", where=self.label, do=do)
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the newest copy of each table, which has no rows: as of the position behind which the table begins."""
+        found = sorted(self._messages.begins(tables, position).items())
+        id_ = self._messages.id
+        return [StoredCopy(f"{id_}:{scn}" if scn else id_, Anchor(scn, ""), names) for scn, names in found]
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the position behind which each table begins that is known."""
+        return self._messages.first_begins(tables)
 
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan nothing: messages are read as they are."""

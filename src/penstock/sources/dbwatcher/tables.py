@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from penstock.change import TableName
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.stream import TableVersion
 
@@ -60,6 +60,8 @@ class KnownTables:
         self._at_target: Mapping[TableName, TableSchema] | None = None
         self._created: dict[TableName, list[tuple[Scn, TableSchema]]] = {}
         self._book: TableBook | None = None
+        self._versions: Sequence[TableVersion] | None = None
+        self._begins: dict[TableName, list[Scn]] = {}
 
     @property
     def book(self) -> TableBook:
@@ -80,7 +82,28 @@ class KnownTables:
         found = self._created.setdefault(table.name, [])
         if not found or not _same_shape(found[-1][1], table):
             found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
-            self._book = None
+            self._book = self._versions = None
+
+    def begin(self, table: TableName, after: Scn) -> None:
+        """Note that a table begins, without rows, behind a position."""
+        self._begins.setdefault(table, []).append(after)
+
+    def begin_at(self, table: TableName, position: Scn) -> Scn | None:
+        """Return where a table that is there at a position has begun last; None where it begins behind it.
+
+        A table of which changes came before a CREATE, or no CREATE at all, begins at the start.
+        """
+        begins = self._begins.get(table, [START])
+        return max((scn for scn in begins if scn <= position), default=None)
+
+    def first_begin(self, table: TableName) -> Scn:
+        """Return where a table has begun first."""
+        return min(self._begins.get(table, [START]))
+
+    @property
+    def begins(self) -> Set[Scn]:
+        """The positions behind which tables begin: a slice goes no further."""
+        return {scn for begins in self._begins.values() for scn in begins}
 
     def is_created(self, table: TableName) -> bool:
         """Whether a CREATE message has described a table."""
@@ -88,7 +111,12 @@ class KnownTables:
 
     def versions(self) -> Sequence[TableVersion]:
         """Return every version of every table, oldest first."""
-        book = self.book
+        if self._versions is None:
+            self._versions = self._ordered(self.book)
+        return self._versions
+
+    @staticmethod
+    def _ordered(book: TableBook) -> Sequence[TableVersion]:
         tables = [table for name, table in book.fixed.items() if name not in book.created]
         tables += [table for found in book.created.values() for _, table in found]
         ordered = sorted(tables, key=lambda table: (table.version, table.name))
