@@ -96,3 +96,10 @@ def test_a_message_above_the_limit_and_a_file_that_is_not_there_are_refused(tmp_
     assert "more than 1,000,000 bytes" in decode(str(tmp_path / "1.xml"), "--limit-mb", "1").stderr
     absent = decode(str(tmp_path / "absent.xml"))
     assert isinstance(absent.exception, ConfigError)
+
+
+def test_half_of_a_surrogate_pair_is_printed_as_json_escapes_it() -> None:
+    found = decode("-", sent=MESSAGE.replace(b"/w==", b"7aCA"))
+
+    assert found.exit_code == 0
+    assert "\\ud800" in found.stdout

@@ -47,11 +47,21 @@ def dbwatcher(
             is_malformed = True
             continue
         for line in lines:
-            say(json_.dumps(line, ensure_ascii=False))
+            say(_json(line))
         if not lines:
             warn(f"note: {name} has {count(0, 'row')}")
     if is_malformed:
         raise typer.Exit(OperatorError.exit_code)
+
+
+def _json(line: dict[str, Any]) -> str:
+    text = json_.dumps(line, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which no terminal and no file takes.
+        return json_.dumps(line)
+    return text
 
 
 def _read(name: str, most_bytes: int) -> Message:

@@ -183,6 +183,16 @@ def test_a_transaction_of_more_rows_than_fit_is_several_messages() -> None:
     assert [message.properties["replKey"] for message in found] == ["3", "5"]
 
 
+def test_a_transaction_that_is_large_is_several_messages_by_itself() -> None:
+    did = [update({"name": "x" * 1000}, name="y" * 1000)] * 200
+
+    found = messages(did, settings=WriterSettings(most_chars=100_000))
+
+    assert [len(message.rows) for message in found] == [64, 64, 64, 8]
+    assert [message.properties["_NUM_OF_TRANSACTIONS"] for message in found] == ["0", "0", "0", "1"]
+    assert len(messages(did)) == 1
+
+
 def test_transactions_that_are_collected_go_into_one_message() -> None:
     found = messages(*[[insert(id=str(n))] for n in range(7)], settings=WriterSettings(most_transactions=3))
 
@@ -264,7 +274,7 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     document = (
         "<sql><desc><command>REPLICATION</command><ident>x</ident><attr name='action'>INSERT</attr>"
         "<attr name='schema'> </attr><attr name='tableName'>t</attr></desc>"
-        "<row><col name='id'>1</col></row><row><attr name='action'>DELETE</attr><col name='id'>1</col></row></sql>"
+        "<row><col name='id'>1</col></row><row><attr name='action'>delete</attr><col name='id'>1</col></row></sql>"
     )
 
     (part,) = changes_of(read_message(document.encode()), {T.name: T}, default_schema="public", first_seq=5).parts
@@ -272,6 +282,17 @@ def test_attributes_of_the_message_count_for_rows_without_them_and_a_blank_is_no
     assert [(change.change_seq, change.op) for change in part.changes] == [(5, Op.INSERT), (6, Op.DELETE)]
     assert {change.table for change in part.changes} == {T.name}
     assert (part.txn_id, part.repl_keys) == ("x", [None, None])
+
+
+def test_names_are_kept_as_they_are() -> None:
+    odd = TableName(" s\t", ' T "<&|> ')
+    change = Change(0, Op.INSERT, odd, 1, None, {" a\n'": "1"})
+    writer = TransactionWriter(lambda *_: None)
+    (message,) = writer.messages([KeyedTransaction("1.2.3", [change], [7])])
+
+    (part,) = changes_of(read_message(write_message(message), message.properties), {}).parts
+
+    assert (part.txn_id, part.changes[0].table, part.changes[0].after) == ("1.2.3", odd, {" a\n'": "1"})
 
 
 def test_the_example_of_the_page_runs() -> None:

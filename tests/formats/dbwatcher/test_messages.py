@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import Columns, Command, Head, Message, Row
 from penstock.formats.dbwatcher.reader import Limits, read_message
-from penstock.formats.dbwatcher.writer import write_message
+from penstock.formats.dbwatcher.writer import write_attribute, write_message
 
 EXACT = b"""<?xml version='1.0' encoding='UTF-8' ?>
  <sql>
@@ -53,6 +53,23 @@ UPDATE = Message(
 def test_the_form_is_as_documented_to_the_byte_and_reads_back() -> None:
     assert write_message(UPDATE) == EXACT
     assert read_message(EXACT) == UPDATE
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ('it\'s "x" > y', ">it&apos;s &quot;x&quot; &gt; y"),
+        ("a\tb\nc\r", ">a\tb\nc&#x0D;"),
+        ("a<b", " encoding='base64'>YTxi"),
+        ("a|b", " encoding='base64'>YXxi"),
+        ("a&b", " encoding='base64'>YSZi"),
+        ("]]>", " encoding='base64'>XV0+"),
+        ("\x00", " encoding='base64'>AA=="),
+        ("x" * 100, f">{'x' * 100}"),
+    ],
+)
+def test_an_attribute_is_escaped_or_base64(value: str, written: str) -> None:
+    assert write_attribute("version", value) == f"     <attr name='version'{written}</attr>\n"
 
 
 def columns_of(cols: str) -> Columns:
@@ -117,6 +134,9 @@ REFUSED = {
     "text stands outside": f"{NO_ROW}<row>secret</row></sql>",
     "encoding 'quoted-printable'": f'{NO_ROW}<row><col name="a" encoding="quoted-printable">=41</col></row></sql>',
     "charset 'no' is not known": f'{NO_ROW}<row><col name="a" encoding="base64" charset="no">QQ==</col></row></sql>',
+    "charset 'punycode' is not known": (
+        f'{NO_ROW}<row><col name="a" encoding="base64" charset="punycode">QQ==</col></row></sql>'
+    ),
     "not of the charset": f'{NO_ROW}<row><col name="a" encoding="base64" charset="ascii">5A==</col></row></sql>',
     "not padded Base64": f'{NO_ROW}<row><col name="a" encoding="base64">secret</col></row></sql>',
     "type null has text": f'{NO_ROW}<row><col name="a" type="null">secret</col></row></sql>',

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
+import zipfile
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.change import Change, Op, TableName
 from penstock.errors import MalformedInputError
@@ -133,7 +137,7 @@ def test_a_statement_is_told_beside_the_rows_that_it_changed() -> None:
 def test_rows_beside_a_change_of_a_table_are_refused(command: str) -> None:
     message = Message(Head(Command(command), "X", {"tableName": "t"}), [Row({"id": "secret"}, {})])
 
-    with pytest.raises(MalformedInputError, match=f"command {command} has 1 rows") as raised:
+    with pytest.raises(MalformedInputError, match=f"command {command} has 1 row, .*message with ident 'X'") as raised:
         changes_of(message, {})
 
     assert "secret" not in str(raised.value)
@@ -193,17 +197,57 @@ def test_zlibs_format_is_read_as_zip_too() -> None:
     assert decompress(zlib.compress(BODY), {"_compressionType": "ZIP"}, most_bytes=10_000) == BODY
 
 
+def zipped(*names: str, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """An archive with this body once for each name, written as Java does: its sizes follow each entry."""
+
+    class Stream(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def seek(self, *_: int) -> int:
+            raise OSError
+
+    file = Stream()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in names:
+            archive.writestr(name, BODY)
+    return file.getvalue()
+
+
+def test_an_archive_whose_sizes_follow_its_entry_is_read() -> None:
+    packed = zipped("a")
+
+    assert packed[6] & 8
+    assert decompress(packed, {"_compressionType": "ZIP"}, most_bytes=10_000) == BODY
+
+
+@given(st.sampled_from([*Compression]), st.booleans(), st.integers(0, 10**6), st.integers(0, 255))
+def test_a_body_with_another_byte_is_refused_or_the_same(kind: Compression, as_java: bool, at: int, byte: int) -> None:
+    packed = bytearray(zipped("a") if as_java and kind is Compression.ZIP else compress(BODY, kind)[0])
+    packed[at % len(packed)] = byte
+    try:
+        found = decompress(bytes(packed), {"_compressionType": kind.value}, most_bytes=10_000)
+    except MalformedInputError:
+        return
+
+    assert found == BODY
+
+
 def damaged() -> list[tuple[str, bytes, dict[str, str]]]:
     found = []
     for kind in Compression:
         packed, properties = compress(BODY, kind)
         found.append((f"no whole {kind}", packed[:-9], dict(properties)))
+        found.append((f"no whole {kind}", b"", dict(properties)))
         found.append((f"no whole {kind}", b"PK" + packed[2:9], dict(properties)))
         found.append(("not as many", packed, {**properties, "_uncompressedSize": "7"}))
         found.append(("more than 5,000 bytes", compress(BODY + bytes(9000), kind)[0], {"_compressionType": kind.value}))
         found.append(("more than 5,000 bytes", packed, {**properties, "_uncompressedSize": "9000"}))
     found.append(("no whole ZIP", zlib.compress(BODY)[:-1], {"_compressionType": "ZIP"}))
     found.append(("no whole ZIP", zlib.compress(BODY) + b"x", {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped("a", "b"), {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped(), {"_compressionType": "ZIP"}))
+    found.append(("no whole ZIP", zipped("a", method=zipfile.ZIP_LZMA), {"_compressionType": "ZIP"}))
     found.append(("compression is 'LZ4'", BODY, {"_compressionType": "LZ4"}))
     bomb = gzip.compress(gzip.compress(bytes(10**7)))
     found.append(("no XML", bomb, {"_compressionType": "GZIP"}))

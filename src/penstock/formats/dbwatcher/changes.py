@@ -25,7 +25,7 @@ from penstock.formats.dbwatcher.message import (
 )
 from penstock.formats.dbwatcher.values import Reader, UnreadableError, reader_of, untyped_text
 from penstock.schema import TableSchema
-from penstock.text import printable
+from penstock.text import count, printable
 
 _LONGEST_NAME = 60
 
@@ -110,10 +110,19 @@ def changes_of(
         MalformedInputError: An action is missing or unknown, the rows do not go with the command, an UPDATE has no old
             image, a value is none of its column's type. The error names row, table and column, and never the value.
     """
-    command = message.command
-    keeps_open = message.keeps_transaction_open
     find = tables.get if isinstance(tables, Mapping) else tables
-    reader = _RowReader(message, find, default_schema, first_seq)
+    try:
+        return _changes_of(message, _RowReader(message, find, default_schema, first_seq))
+    except MalformedInputError as exc:
+        if exc.where:
+            raise
+        raise MalformedInputError(
+            exc.what, where=f"message with ident {_shown(message.head.ident)}", do=exc.do
+        ) from exc
+
+
+def _changes_of(message: Message, reader: _RowReader) -> MessageChanges:
+    command, keeps_open = message.command, message.keeps_transaction_open
     if command in _ROW_COMMANDS:
         counter = message.head.attributes.get(Attribute.CREATE_COUNTER)
         return MessageChanges(
@@ -124,8 +133,7 @@ def changes_of(
         )
     if message.rows:
         raise MalformedInputError(
-            f"a message with the command {command} has {len(message.rows)} rows, which nobody applies",
-            where=f"ident {printable(message.head.ident)}",
+            f"a message with the command {command} has {count(len(message.rows), 'row')}, which nobody applies",
             do="let the source send them apart (dbWatcher.maxCollectedStatements 0), and send the message again",
         )
     if command is Command.TRUNCATE:
@@ -134,7 +142,6 @@ def changes_of(
         return MessageChanges(event=reader.event(Action(command.value)), keeps_open=keeps_open)
     raise MalformedInputError(
         f"a message with the command {command} is part of a dump, which is not read",
-        where=f"ident {printable(message.head.ident)}",
         do="copy the tables in another way",
     )
 
@@ -197,7 +204,7 @@ class _RowReader:
 
     def _change(self, row: Row, said: Mapping[str, str], seq: int) -> Change:
         action = said.get("action")
-        op = _ROW_ACTIONS.get(action or "")
+        op = _ROW_ACTIONS.get(action or "") or _ROW_ACTIONS.get((action or "").upper())
         if op is None:
             raise UnreadableError(
                 "a row has no action" if action is None else f"the action {_shown(action)} of a row is not known"
@@ -226,7 +233,7 @@ class _RowReader:
         table = self._tables.get((schema, name))
         if table is None:
             # Where a vendor has no schemas, a blank stands for one.
-            found = TableName(schema.strip() or self._default_schema, name)
+            found = TableName(schema if schema.strip() else self._default_schema, name)
             table = self._tables[schema, name] = _TableReader(found, self._find(found))
         return table
 
@@ -266,9 +273,7 @@ class _TableReader:
 def _statement(message: Message) -> Mapping[str, str]:
     said = message.head.attributes
     if not said.get(Attribute.STATEMENT):
-        raise MalformedInputError(
-            "a message with the command STATEMENT has no statement", where=f"ident {printable(message.head.ident)}"
-        )
+        raise MalformedInputError("a message with the command STATEMENT has no statement")
     return {name.value: said[name] for name in _STATEMENT_ATTRIBUTES if name in said}
 
 

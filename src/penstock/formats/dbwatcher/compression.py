@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import IO
 
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import Property
 from penstock.text import printable
 
 _PIECE = 1 << 20
+
+_HEADER = struct.Struct("<4s2xHH4sI8xHH")
+"""Of an entry: signature, flags, method, time, checksum, lengths of its name and of what else is said of it."""
+
+_LOCAL_HEADER, _DESCRIPTOR, _LIST_OF_ENTRIES, _END = b"PK\3\4", b"PK\7\10", b"PK\1\2", b"PK\5\6"
+_IS_ENCRYPTED, _HAS_DESCRIPTOR = 1, 8
+_LEAST_END = 22
 
 
 class Compression(StrEnum):
@@ -69,7 +76,7 @@ def decompress(body: bytes, properties: Mapping[str, str], *, most_bytes: int, n
         raise _too_large(most_bytes, name)
     try:
         unpacked = _unpacked(body, kind, most_bytes)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, struct.error) as exc:
         raise MalformedInputError(f"the body is no whole {kind}", where=name) from exc
     if len(unpacked) > most_bytes:
         raise _too_large(most_bytes, name)
@@ -80,24 +87,50 @@ def decompress(body: bytes, properties: Mapping[str, str], *, most_bytes: int, n
 
 def _unpacked(body: bytes, kind: Compression, most_bytes: int) -> bytes:
     """Return at most one byte more than allowed."""
+    if not body:
+        raise EOFError
     if kind is Compression.GZIP:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             return _read(file, most_bytes + 1)
-    if not body.startswith(b"PK"):
-        packed = zlib.decompressobj()
-        unpacked = packed.decompress(body, most_bytes + 1)
-        if len(unpacked) <= most_bytes and (not packed.eof or packed.unused_data):
+    if not body.startswith(_LOCAL_HEADER):
+        unpacked, rest = _inflate(body, zlib.MAX_WBITS, most_bytes)
+        if rest and len(unpacked) <= most_bytes:
             raise EOFError
         return unpacked
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        entries = archive.infolist()
-        if len(entries) != 1:
-            raise zipfile.BadZipFile
-        with archive.open(entries[0]) as entry:
-            return _read(entry, most_bytes + 1)
+    return _only_entry(body, most_bytes)
 
 
-def _read(file: IO[bytes] | gzip.GzipFile, most_bytes: int) -> bytes:
+def _only_entry(archive: bytes, most_bytes: int) -> bytes:
+    """Return the entry of an archive that has one, read from its front as Java does.
+
+    The list of entries at the end is not read: one that is made up may be long, and is in memory as a whole.
+    """
+    _, flags, method, _, crc, name_length, extra_length = _HEADER.unpack_from(archive)
+    if method != zipfile.ZIP_DEFLATED or flags & _IS_ENCRYPTED:
+        raise zipfile.BadZipFile
+    unpacked, rest = _inflate(archive[_HEADER.size + name_length + extra_length :], -zlib.MAX_WBITS, most_bytes)
+    if len(unpacked) > most_bytes:
+        return unpacked
+    if flags & _HAS_DESCRIPTOR:
+        rest = rest.removeprefix(_DESCRIPTOR)
+        (crc,) = struct.unpack_from("<I", rest)
+    is_only = _LIST_OF_ENTRIES in rest[:32] and _LOCAL_HEADER not in rest[:32]
+    is_whole = _END in rest and len(rest) - rest.rfind(_END) >= _LEAST_END
+    if zlib.crc32(unpacked) != crc or not is_only or not is_whole:
+        raise zipfile.BadZipFile
+    return unpacked
+
+
+def _inflate(packed: bytes, window: int, most_bytes: int) -> tuple[bytes, bytes]:
+    """Return what was deflated, of which not more than one byte too many is unpacked, and what follows it."""
+    inflating = zlib.decompressobj(window)
+    unpacked = inflating.decompress(packed, most_bytes + 1)
+    if len(unpacked) <= most_bytes and not inflating.eof:
+        raise EOFError
+    return unpacked, inflating.unused_data
+
+
+def _read(file: gzip.GzipFile, most_bytes: int) -> bytes:
     pieces = []
     while most_bytes > 0 and (piece := file.read(min(_PIECE, most_bytes))):
         pieces.append(piece)

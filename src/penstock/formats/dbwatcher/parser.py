@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from penstock.text import printable
 _LONGEST_NAME = 60
 _WHITE_SPACE = str.maketrans("", "", " \t\r\n")
 _COMMANDS = {command.value: command for command in Command}
+_NO_CHARSETS = frozenset({"punycode", "idna", "unicode_escape", "raw_unicode_escape", "undefined"})
+"""Codecs of Python that turn bytes into text, and are no character sets; some take very long for a long value."""
+
 _IN_DESC = frozenset({"command", "ident", "colname", "attr"})
 
 
@@ -306,6 +310,8 @@ def packed_bytes(text: str) -> bytes:
 
 def _decoded(value: bytes, charset: str) -> str:
     try:
+        if codecs.lookup(charset).name in _NO_CHARSETS:
+            raise LookupError
         return value.decode(charset)
     except LookupError:
         raise RefusedError(f"the charset {_shown(charset)} is not known") from None

@@ -30,6 +30,8 @@ class WriterSettings:
         db_id: What DBID says; None leaves it out.
         most_rows: `replication.maxRowsInTx`: a message that holds more rows takes no other, so it has one more at most;
             0 is without limit.
+        most_chars: A message of many rows takes no other when its values have about so many characters, so that a
+            receiver can hold it in memory. A row is never divided.
         most_transactions: `dbWatcher.maxCollectedStatements`: how many transactions that follow each other go into a
             message, 1 at least. Changes of tables are never among others.
         sends_unchanged: `replication.sendUnchangedUpdates`: whether updates that changed nothing are sent.
@@ -39,10 +41,17 @@ class WriterSettings:
     version: str = "0.0"
     db_id: str | None = None
     most_rows: int = 0
+    most_chars: int = 8_000_000
     most_transactions: int = 1
     sends_unchanged: bool = True
     sends_truncate: bool = False
 
+
+_MEASURED_ROWS = 64
+"""After how many rows their size is looked at; most transactions have fewer."""
+
+_COLUMN_CHARS = 40
+"""What an element takes besides its value."""
 
 DEFAULT_SETTINGS = WriterSettings()
 
@@ -82,7 +91,9 @@ class TransactionWriter:
         self._numbers = count(first_message)
 
     def messages(self, transactions: Iterable[KeyedTransaction]) -> Iterator[Message]:
-        """Yield the messages of transactions, which come in commit order; of what is left of none, none.
+        """Yield the messages of transactions, which come in commit order.
+
+        A transaction of which nothing is to be sent has no message.
 
         Raises:
             OperatorError: A change cannot be told in this format: a TRUNCATE that nobody would understand, changes
@@ -129,20 +140,23 @@ class TransactionWriter:
     def _pieces(self, transaction: KeyedTransaction) -> Iterator[_Piece]:
         """Yield runs of rows, and changes of tables by themselves."""
         rows: _Rows = []
+        size = 0
         most = self._settings.most_rows
         for change, key in zip(transaction.changes, transaction.repl_keys, strict=True):
             if change.op in (Op.DDL, Op.TRUNCATE, Op.GAP):
                 if rows:
                     yield rows
-                    rows = []
+                    rows, size = [], 0
                 yield self._table_change(change, key, transaction.txn_id)
             elif change.op is not Op.MESSAGE:
                 row = self._row(change, key, transaction.txn_id)
                 if row is None:
                     continue
-                if most and len(rows) > most:
+                if len(rows) % _MEASURED_ROWS == 0:
+                    size += sum(_size(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
+                if (most and len(rows) > most) or size > self._settings.most_chars:
                     yield rows
-                    rows = []
+                    rows, size = [], 0
                 rows.append((row, key))
         if rows:
             yield rows
@@ -232,6 +246,12 @@ _Rows: TypeAlias = list[tuple[Row, int]]
 """Rows with their keys."""
 
 _Piece: TypeAlias = _Rows | _TableChange
+
+
+def _size(row: Row) -> int:
+    """Return about how many characters the columns of a row take."""
+    images = (row.columns, row.old or {})
+    return sum(_COLUMN_CHARS + len(value or "") for image in images for value in image.values())
 
 
 class TableWriter:

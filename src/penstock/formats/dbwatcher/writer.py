@@ -50,6 +50,9 @@ _ESCAPED_IN_XML_ATTRIBUTE = {**_ESCAPED, ord("\n"): "&#x0A;", ord("\t"): "&#x09;
 
 _KEYS = frozenset({Attribute.REPL_KEY.value, Attribute.TRANSACTION.value})
 
+_SHORT = 64
+"""How many characters a value has at most whose attribute is kept once it was written."""
+
 _SPECIAL = re.compile("[&<>\"'\r]")
 
 _NEEDS_BASE64 = re.compile(rf"[<&|]|]]>|{NOT_XML.pattern}")
@@ -107,12 +110,9 @@ def write_row_of(number: int, content: str, old_content: str | None, attributes:
     return f"   <row num='{number}'>  {content}\n{told}{old}   </row>\n"
 
 
-@lru_cache(4096)
 def write_attribute(name: str, value: str) -> str:
     """Write an attribute of a row or of `<desc>`, with the line that it stands on."""
-    if _NEEDS_BASE64.search(value) is not None:
-        return f"     <attr name='{_escaped_name(name)}' encoding='base64'>{base64_of(value)}</attr>\n"
-    return f"     <attr name='{_escaped_name(name)}'>{_escaped(value)}</attr>\n"
+    return _short_attribute(name, value) if len(value) <= _SHORT else _attribute(name, value)
 
 
 def write_old_content(old_content: str) -> str:
@@ -128,6 +128,18 @@ def write_control(message: ControlMessage) -> tuple[bytes, Mapping[str, str]]:
     if message.command in IN_PROPERTY:
         return b"", {Property.COMMAND.value: message.command.value, **message.parameters}
     return message.command.value.encode(), dict(message.parameters)
+
+
+@lru_cache(1024)
+def _short_attribute(name: str, value: str) -> str:
+    """As `_attribute`: the names of tables and actions come again and again."""
+    return _attribute(name, value)
+
+
+def _attribute(name: str, value: str) -> str:
+    if _NEEDS_BASE64.search(value) is not None:
+        return f"     <attr name='{_escaped_name(name)}' encoding='base64'>{base64_of(value)}</attr>\n"
+    return f"     <attr name='{_escaped_name(name)}'>{_escaped(value)}</attr>\n"
 
 
 def _metadata(column: ColumnMetadata) -> str:
