@@ -57,6 +57,28 @@ def test_a_row_is_a_line(tmp_path: Path, packed: bytes) -> None:
     assert (found.exit_code, lines(found)) == (0, [{"file": str(tmp_path / "7.xml"), **CHANGE}])
 
 
+def test_messages_one_behind_the_other_are_told_apart_whatever_their_values_hold(tmp_path: Path) -> None:
+    values = [" </sql>\n<?xml version='1.0' encoding='UTF-8' ?>\n <sql>", "<!--", "]]>", "-->"]
+    creation = Creation(T, 7, "1", 7)
+    messages = [create_message(creation), *content_messages(creation, [{"id": v} for v in values], rows_per_message=1)]
+    file = tmp_path / f"{1:020}.xml"
+    whole = b"\n".join(write_message(message) for message in messages) + b"\n<!-- penstock.shop.position [] -->\n"
+    file.write_bytes(whole)
+
+    found = decode(str(file))
+
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert [line["op"] for line in lines(found)] == ["ddl", *["content"] * 4]
+    assert [line["after"]["id"] for line in lines(found)[1:]] == values
+
+    file.write_bytes(whole.replace(b"<ident>", b"<ident", 1) + b" " * 1_000_000)
+    damaged = decode(str(file), "--limit-mb", "1")
+    assert damaged.exit_code == 3
+    assert len(lines(damaged)) == 3
+    assert f"{file}, message 1" in damaged.stderr
+    assert "has more than 1 MB, of which the whole messages are printed; raise --limit-mb" in damaged.stderr
+
+
 def test_standard_input_is_read_and_json_may_be_asked_for() -> None:
     assert lines(decode("-", "--json", sent=MESSAGE)) == [{"file": "-", **CHANGE}]
 

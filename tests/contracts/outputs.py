@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
+from penstock.formats.dbwatcher.files import split
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.debezium.avro_writer import AvroPacking
 from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
@@ -266,16 +266,7 @@ def message_topic(place: Place) -> Iterator[Output]:
 def messages_in(folder: Path) -> Iterator[bytes]:
     """The messages in the files of a folder, those without rows beside a position among them."""
     for file in sorted(folder.glob("*.xml")):
-        content, begin = file.read_bytes(), 0
-        for found in _BETWEEN.finditer(content):
-            if found[0].startswith(b"</"):
-                yield content[begin : found.end()]
-                begin = found.end()
-        yield content[begin:]
-
-
-# A value may hold the same as the end of a message and the beginning of another one; then it is in CDATA.
-_BETWEEN = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|</sql>\n(?=<\?xml )", re.DOTALL)
+        yield from split(file.read_bytes())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from penstock.sinks.dbwatcher import encoder
 from penstock.sinks.dbwatcher.encoder import MessageEncoder, MessageSettings
 from penstock.sinks.dbwatcher.folder import MessageFolder
 from penstock.sinks.events.encoding import CopyPlace, takes_all
-from penstock.sinks.events.publisher import make_position
+from penstock.sinks.events.publisher import begin_run, make_position
 from penstock.sinks.events.put_aside import OnBadValue, PutAside
 from penstock.sinks.events.state import PublishedState
+from penstock.sinks.events.task import EventTask
 from penstock.storage import LocalStorage
+from tests.contracts.outputs import Given, messages_in, slice_of_batch
 from tests.hand_made import T, as_batch, insert, update
 
 NAME = TableName("public", "t")
@@ -66,6 +69,22 @@ def test_a_transaction_that_is_streamed_is_closed_by_its_last_message(monkeypatc
     assert outline(messages) == [(3, True, "0"), (3, True, "0"), (1, False, "1")]
     assert [row.columns["id"] for message in messages for row in message.rows] == list("0123456")
     assert messages[0].rows[0].columns["at"] == "2024-01-02 03:04:05"
+
+
+def test_a_transaction_that_is_streamed_counts_once_however_many_messages_it_has(tmp_path: Path) -> None:
+    folder = MessageFolder(LocalStorage(tmp_path), "shop")
+    make_position(folder, "shop")
+    began = begin_run(folder, "shop")
+    batch = as_batch([T(8, *(insert("t", id=n, at=AT) for n in range(7)))])
+    part = replace(slice_of_batch(Scn(0), batch), is_large=True)
+
+    task = EventTask(folder, began.published_state.epoch, encoder_of(most_rows=3))
+    state = task.publish(part, Given(batch), began.token).published_state
+
+    assert (state.position, state.transactions, state.changes, state.records) == (8, 1, 7, 3)
+    messages = [message for body in messages_in(tmp_path) if (message := read_message(body)).rows]
+    assert [len(message.rows) for message in messages] == [3, 3, 1]
+    assert [message.head.attributes["_MESSAGE_SEQ"] for message in messages] == ["1", "2", "3"]
 
 
 def test_keys_grow_over_transactions_and_in_each_begin_anew() -> None:

@@ -233,6 +233,7 @@ def test_ddl_has_messages_of_its_own_between_the_halves_of_its_transaction(
         lab.source.execute("INSERT INTO t VALUES (1, 'a')")
         lab.source.execute("ALTER TABLE t ADD city text")
         lab.source.execute("INSERT INTO t VALUES (2, 'b', 'Uster')")
+    lab.source.execute("CREATE INDEX ON t (city)")
     lab.source.execute("DROP TABLE gone")
     lab.source.execute("ALTER TABLE old RENAME TO new")
     lab.source.execute("CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (7)")

@@ -22,9 +22,7 @@ _MEGABYTE = 1_000_000
 
 
 def dbwatcher(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="Messages, one in each file; - for standard input.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of messages; - for standard input.")],
     limit: Annotated[
         int, typer.Option("--limit-mb", min=1, help="The maximum size of a message, in megabytes of XML.")
     ] = 64,
@@ -36,19 +34,31 @@ def dbwatcher(
     Row values are printed, too, as the messages have them: text, or Base64 where a value is no text. A message
     compressed with GZIP or ZIP is told by its first bytes.
     """
+    from penstock.formats.dbwatcher.files import split
+
     del json
     is_malformed = False
     for name in files:
-        try:
-            message = _read(name, limit * _MEGABYTE)
-            lines = list(_lines(name, message))
-        except MalformedInputError as exc:
-            warn(f"note: {exc}")
+        content = _content(name, limit * _MEGABYTE)
+        bodies = split(content)
+        said = 0
+        if len(bodies) > 1 and len(content) > limit * _MEGABYTE:
+            warn(f"note: {name} has more than {limit:,} MB, of which the whole messages are printed; raise --limit-mb")
             is_malformed = True
-            continue
-        for line in lines:
-            say(_json(line))
-        if not lines:
+            bodies.pop()
+        for number, body in enumerate(bodies, start=1):
+            where = name if len(bodies) == 1 else f"{name}, message {number}"
+            try:
+                lines = list(_lines(name, _read(body, where, limit * _MEGABYTE), where))
+            except MalformedInputError as exc:
+                warn(f"note: {exc}")
+                is_malformed = True
+                said += 1
+                continue
+            for line in lines:
+                say(_json(line))
+            said += len(lines)
+        if not said:
             warn(f"note: {name} has {count(0, 'row')}")
     if is_malformed:
         raise typer.Exit(OperatorError.exit_code)
@@ -64,31 +74,34 @@ def _json(line: dict[str, Any]) -> str:
     return text
 
 
-def _read(name: str, most_bytes: int) -> Message:
+def _content(name: str, most_bytes: int) -> bytes:
+    """Read a file, but no more of it than a message may have, and a byte."""
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(most_bytes + 1)
+        with Path(name).open("rb") as file:
+            return file.read(most_bytes + 1)
+    except OSError as exc:
+        raise ConfigError(f"cannot read {name!r}: {(exc.strerror or '').lower()}") from exc
+
+
+def _read(body: bytes, where: str, most_bytes: int) -> Message:
     from penstock.formats.dbwatcher.compression import Compression
     from penstock.formats.dbwatcher.message import Property
     from penstock.formats.dbwatcher.reader import Limits, read_message
 
-    try:
-        if name == "-":
-            body = sys.stdin.buffer.read(most_bytes + 1)
-        else:
-            with Path(name).open("rb") as file:
-                body = file.read(most_bytes + 1)
-    except OSError as exc:
-        raise ConfigError(f"cannot read {name!r}: {(exc.strerror or '').lower()}") from exc
     packed = {b"\x1f\x8b": Compression.GZIP, b"PK": Compression.ZIP}.get(body[:2])
     properties = {} if packed is None else {Property.COMPRESSION_TYPE.value: packed.value}
-    return read_message(body, properties, name=name, limits=Limits(bytes=most_bytes))
+    return read_message(body, properties, name=where, limits=Limits(bytes=most_bytes))
 
 
-def _lines(name: str, message: Message) -> Iterator[dict[str, Any]]:
+def _lines(name: str, message: Message, where: str) -> Iterator[dict[str, Any]]:
     from penstock.formats.dbwatcher.changes import changes_of
 
     try:
         found = changes_of(message, {})
     except MalformedInputError as exc:
-        raise MalformedInputError(exc.what, where=", ".join(filter(None, (name, exc.where))), do=exc.do) from exc
+        raise MalformedInputError(exc.what, where=", ".join(filter(None, (where, exc.where))), do=exc.do) from exc
     common: dict[str, Any] = {"file": name, "command": message.command.value}
     if found.keeps_open:
         common["is_open"] = True

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
+import orjson
 import pyarrow as pa
 
 from penstock import change as c
@@ -270,7 +271,11 @@ class MessageEncoder:
             if op is Op.GAP:
                 raise untold(name, scn)
             change = Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER]))
-            changes.append(_without_rename(change) if op is Op.DDL else change)
+            if op is Op.DDL:
+                if not _alters(change):
+                    continue
+                change = _without_rename(change)
+            changes.append(change)
             keys.append(_repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
 
@@ -304,6 +309,13 @@ class MessageEncoder:
 
 
 _LAST_NUMBER = 10**18
+
+
+def _alters(change: Change) -> bool:
+    """Whether DDL changes what receivers have of a table: not an index, or the way that it is stored."""
+    image = change.before or {}
+    was, now = (orjson.loads(text) if (text := image.get(part)) is not None else {} for part in ("was", "is"))
+    return any(was.get(part) != now.get(part) for part in ("schema", "name", "key", "columns"))
 
 
 def _without_rename(change: Change) -> Change:
