@@ -8,9 +8,11 @@ from threading import Event
 import psycopg
 import pytest
 
+from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report
+from tests.conftest import lab_between
 from tests.lab import Lab
 from tests.stories.test_documented import col, items
 
@@ -81,6 +83,18 @@ def test_a_second_setup_has_nothing_to_do_and_mends_what_somebody_dropped(lab: L
     assert lab.source.execute("DELETE FROM repl_items").rowcount == 1
     assert lab.source.execute("DELETE FROM repl_tables").rowcount == 1
     assert lab.source.execute("SELECT repl_check_structure()").fetchone() == ("OK",)
+
+
+def test_the_sql_that_plan_prints_makes_them(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    script = "-- source:" + pipeline(lab).plan().sql().split("-- source:", 1)[1]
+
+    with psycopg.connect(lab.source_url, autocommit=True) as dba:
+        dba.execute(script.encode())
+
+    assert pipeline(lab).plan().source.steps == []
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    assert contents(lab.source, "repl_items") == [col("id", "1")]
 
 
 def test_setup_of_a_set_that_is_there_shows_changes_from_then_on(lab: Lab) -> None:
@@ -219,6 +233,25 @@ def test_a_run_goes_on_beside_tables_that_only_tables_names(lab: Lab) -> None:
     assert len(items(lab.source, "content")) == 3
     kept_for = [(one.name, one.transactions) for one in made.status().consumers]
     assert kept_for == [("repl_items", 1), ("lab", 0)]
+
+
+def test_they_work_in_an_older_server(old_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> None:
+    with lab_between(old_server, target_server) as lab:
+        lab.source.execute(TABLE)
+        made = pipeline(lab)
+        made.setup()
+        lab.source.execute("INSERT INTO t VALUES (1, '<'); ALTER TABLE t ADD w int; UPDATE t SET w = 1")
+        lab.source.execute(
+            "INSERT INTO repl_tables (schemaname, tablename) VALUES ('public', 'u'); CREATE TABLE u (a int)"
+        )
+
+        found = items(lab.source, "db_action", "tablename")
+        assert lab.source.execute("SELECT repl_check_structure()").fetchone() == ("OK",)
+        deleted = lab.source.execute("DELETE FROM repl_items").rowcount
+        made.teardown()
+
+    assert found == [("INSERT", "t"), ("ALTER", "t"), ("UPDATE", "t"), ("CREATE", "u")]
+    assert deleted == 4
 
 
 @pytest.fixture
