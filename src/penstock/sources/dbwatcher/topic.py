@@ -15,6 +15,8 @@ from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage
 from penstock.sources.debezium.kafka import KafkaLog
 from penstock.sources.debezium.log import Extent, Partition
 
+_KEPT = 100_000
+
 
 @dataclass(frozen=True)
 class TopicMessages:
@@ -26,6 +28,8 @@ class TopicMessages:
 
     settings: Mapping[str, str] = field(repr=False)
     topic: str
+    # Of the last messages that were met, by position: a look at the topic for each slice would take longer than most.
+    _digests: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         return TopicMessages, (self.settings, self.topic)
@@ -46,7 +50,11 @@ class TopicMessages:
         first = max(int(after), extent.first)
         if first < extent.end:
             for record in self._log.read(self._partition, first, extent.end):
-                yield self._message(record)
+                message = self._message(record)
+                self._digests[message.place.position] = message.place.digest.hex()
+                if len(self._digests) > _KEPT:
+                    del self._digests[next(iter(self._digests))]
+                yield message
 
     def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
         """Yield the messages at some places, in the order of these."""
@@ -63,7 +71,8 @@ class TopicMessages:
         """Return the id of the topic, which one that is made anew does not have, and a digest of the last message."""
         if position <= START:
             return ""
-        return f"{self._log.topic_id(self.topic)}:{self._digest_before(position)}"
+        digest = self._digests.get(position)
+        return f"{self._log.topic_id(self.topic)}:{self._digest_before(position) if digest is None else digest}"
 
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that the topic is the one that was read, and its last message that was read the same."""
