@@ -340,6 +340,8 @@ def test_a_message_that_is_not_applied_stops_behind_those_before_it(tmp_path: Pa
         read(messages)
 
     assert why in str(raised.value)
+    # What is told of the pipeline is that something waits.
+    assert [messages.backlog(at).changes for at in (START, Scn(2))] == [2, 1]
     assert f"{tmp_path}/000003.xml" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert messages.end() == 3
