@@ -137,6 +137,9 @@ def test_a_message_that_is_not_applied_stops_the_run_or_is_put_aside(
     assert f"{folder.path}/000003.xml" in stopped.err
     assert "secret" not in stopped.err
     assert lab.target.execute("SELECT id FROM t").fetchall() == [(1,)]
+    status = folder.program("status", "--json").json
+    assert status["backlog_changes"] == 1
+    assert why in status["reason"]
 
     file = tmp_path / "pipeline.yaml"
     file.write_text(file.read_text().replace('["public.*"]', '["public.*"], dbwatcher: {on_malformed: put_aside}'))

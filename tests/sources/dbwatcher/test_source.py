@@ -118,12 +118,18 @@ def test_what_was_sent_again_is_left_out_however_it_is_cut(tmp_path: Path) -> No
         message("8", put_in(3, 13, "8"), put_in(4, 14, "8")),
         message("7", put_in(1, 10, "7"), desc=OPEN),
         message("7", put_in(2, 12, "7")),
+        # The second of three messages comes twice.
+        message("20", put_in(6, 30, "20"), desc=OPEN),
+        message("20", put_in(7, 31, "20"), desc=OPEN),
+        message("20", put_in(7, 31, "20"), desc=OPEN),
+        message("20", put_in(8, 32, "20")),
         # Two transactions in a message, one of them known.
         message("7", put_in(1, 10, "7"), put_in(2, 12, "7"), put_in(5, 15, "9")),
     )
 
-    assert read(folder.open()) == [[insert(1), insert(2)], [insert(3), insert(4)], [insert(5)]]
-    assert read(folder.open(), Scn(2)) == [[insert(3), insert(4)], [insert(5)]]
+    behind = [[insert(3), insert(4)], [insert(6), insert(7), insert(8)], [insert(5)]]
+    assert read(folder.open()) == [[insert(1), insert(2)], *behind]
+    assert read(folder.open(), Scn(2)) == behind
 
 
 def test_a_late_commit_with_lower_keys_and_a_torn_transaction_are_read(tmp_path: Path) -> None:
@@ -340,6 +346,8 @@ def test_a_message_that_is_not_applied_stops_behind_those_before_it(tmp_path: Pa
         read(messages)
 
     assert why in str(raised.value)
+    # What is told of the pipeline is that something waits.
+    assert [messages.backlog(at).changes for at in (START, Scn(2))] == [2, 1]
     assert f"{tmp_path}/000003.xml" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert messages.end() == 3

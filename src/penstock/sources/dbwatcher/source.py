@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, ClassVar, Self
 
@@ -29,10 +30,11 @@ from penstock.sources.recorded import (
     ReadableRecording,
     RecordedAccess,
     RecordedConnector,
+    RecordedSource,
     Recording,
     batches_of,
 )
-from penstock.stream import Slice, StoredCopy, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Slice, StoredCopy, TableVersion
 from penstock.text import count
 
 _MOST_TRANSACTIONS = 20_000
@@ -238,6 +240,19 @@ class Messages:
         known = {version.table.name for version in self.tables()}.intersection(tables)
         return {table: self._tables.first_begin(table) for table in known}
 
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position; a message at fault is one change, which a run says more of."""
+        self._index.look()
+        found = self._index.found
+        waiting = found[self._index.after(after) :]
+        is_stuck = self._index.fault is not None and self._index.fault[0] > after
+        return Backlog(
+            changes=sum(one.changes for one in waiting) + is_stuck,
+            oldest_at=_at(min(one.at_us for one in waiting)) if waiting else None,
+            size_bytes=sum(one.size_bytes for one in waiting),
+            complete_until=_at(found[-1].at_us) if found else NOTHING_RECORDED,
+        )
+
     def count(self) -> int:
         """How many transactions there are."""
         self._index.look()
@@ -280,6 +295,19 @@ class Messages:
         )
 
 
+class MessageSource(RecordedSource):
+    """Implements `stream.Source`; says how much waits, also where a message keeps it from being read."""
+
+    def __init__(self, messages: Messages) -> None:
+        """Follow messages; nothing is touched yet."""
+        super().__init__(messages)
+        self._messages = messages
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position; the size is that of the messages."""
+        return self._messages.backlog(after)
+
+
 class MessageConnector(RecordedConnector):
     """Implements `pipeline.connectors.SourceWithCopies`."""
 
@@ -292,6 +320,10 @@ class MessageConnector(RecordedConnector):
     def access(self) -> RecordedAccess:
         """How tasks reach them."""
         return RecordedAccess(self._messages.readable)
+
+    def open_source(self) -> MessageSource:
+        """Open what the driver follows changes by."""
+        return MessageSource(self._messages)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean; raises an `OperatorError` where one means none."""
@@ -316,6 +348,10 @@ class MessageConnector(RecordedConnector):
         plan = super().plan(tables, row_triggers)
         plan.notes.append(f"{count(self._messages.count(), 'transaction')} in messages so far")
         return plan
+
+
+def _at(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / 1_000_000, UTC)
 
 
 _: type[Recording] = Messages
