@@ -124,15 +124,15 @@ def test_a_body_that_is_large_enough_is_compressed_and_says_so(topic: Topic) -> 
 def test_a_transaction_that_is_too_large_for_a_record_is_several_and_a_row_that_is_goes_to_the_error_queue(
     topic: Topic,
 ) -> None:
-    topic.kafka.topic(f"{topic.name}.dbwatcher", **{"max.message.bytes": "600000"})
+    topic.kafka.topic(f"{topic.name}.dbwatcher", **{"max.message.bytes": "50000"})
     # 250 rows of the first copy do not fit either.
-    topic.lab.source.execute("INSERT INTO t SELECT n, repeat('x', 4000) FROM generate_series(1, 250) n")
+    topic.lab.source.execute("INSERT INTO t SELECT n, repeat('x', 300) FROM generate_series(1, 250) n")
     publication = topic.open()
     publication.setup()
     run(publication)
     copied = topic.messages()
-    topic.lab.source.execute("UPDATE t SET v = repeat('y', 4000)")
-    topic.lab.source.execute("INSERT INTO t VALUES (900, repeat('z', 650000))")
+    topic.lab.source.execute("UPDATE t SET v = repeat('y', 300)")
+    topic.lab.source.execute("INSERT INTO t VALUES (900, repeat('z', 60000))")
     topic.lab.source.execute("INSERT INTO t VALUES (901, 'fits')")
     progress = run(publication)
 
@@ -151,7 +151,7 @@ def test_a_transaction_that_is_too_large_for_a_record_is_several_and_a_row_that_
     assert "max.message.bytes" in entry.error_message
     assert "table public.t" in entry.error_message
 
-    topic.kafka.set_topic(f"{topic.name}.dbwatcher", "max.message.bytes", "2000000")
+    topic.kafka.set_topic(f"{topic.name}.dbwatcher", "max.message.bytes", "200000")
     assert [one.outcome.value for one in publication.retry([entry.id])] == ["applied"]
     retried = topic.messages()[-1]
     assert ids([retried]) == [900]

@@ -21,7 +21,7 @@ from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.logical import LogicalType
 from penstock.position import Scn
 from penstock.schema import Column, Dictionary, TableSchema
-from penstock.sinks.dbwatcher import encoder
+from penstock.sinks.dbwatcher import encoder, keys
 from penstock.sinks.dbwatcher.encoder import MessageEncoder, MessageSettings
 from penstock.sinks.dbwatcher.folder import MessageFolder
 from penstock.sinks.events.encoding import CopyPlace, takes_all
@@ -92,12 +92,12 @@ def test_keys_grow_over_transactions_and_in_each_begin_anew() -> None:
 
     found = list(encoder_of().of_transactions([batch], takes_all, OnBadValue.STOP))
 
-    keys = [int(row.attributes["replKey"]) for told in found for m in read(told.records) for row in m.rows]
-    assert keys == [(8 << 26) + 1, (8 << 26) + 2, (9 << 26) + 1]
+    found_keys = [int(row.attributes["replKey"]) for told in found for m in read(told.records) for row in m.rows]
+    assert found_keys == [(8 << 26) + 1, (8 << 26) + 2, (9 << 26) + 1]
 
 
 def test_more_changes_than_there_are_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "_MOST_CHANGES", 2)
+    monkeypatch.setattr(keys, "MOST_CHANGES", 2)
     batch = as_batch([T(8, *(insert("t", id=n) for n in range(3)))])
 
     with pytest.raises(OperatorError, match="more than 2 changes"):
@@ -142,6 +142,27 @@ def limit(most: int) -> Any:
     return lambda record: "is too large" if len(record.value) > most else None
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_transaction_is_cut_until_a_topic_takes_each_message(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "_ROWS_OF_LARGE", 8)
+    batch = as_batch([T(8, *(insert("t", id=n, at=AT if n != 12 else "y" * 800) for n in range(20)))])
+    made, most = encoder_of(), 1_300
+
+    def sent(most: int) -> list[Message]:
+        if streamed:
+            return read(list(made.of_changes([batch], limit(most))))
+        return read([r for told in made.of_transactions([batch], limit(most), OnBadValue.STOP) for r in told.records])
+
+    messages = sent(most)
+
+    assert [row.columns["id"] for message in messages for row in message.rows] == [str(n) for n in range(20)]
+    assert [m.keeps_transaction_open for m in messages] == [True] * (len(messages) - 1) + [False]
+    assert [m.properties["_NUM_OF_TRANSACTIONS"] for m in messages] == ["0"] * (len(messages) - 1) + ["1"]
+    assert len({message.head.ident for message in messages}) == 1
+    with pytest.raises(UnpublishableError, match="is too large"):
+        sent(900)
+
+
 def test_rows_of_a_copy_that_a_topic_does_not_take_together_are_counted_on() -> None:
     rows = pa.record_batch({"id": [str(n) for n in range(9)], "at": [AT] * 8 + ["x" * 9_000]})
     place = CopyPlace(ChangePlace("", 5, 0, 5, 0, STREAMING, {}), 0, lambda: "")
@@ -159,6 +180,14 @@ def test_rows_of_a_copy_that_a_topic_does_not_take_together_are_counted_on() -> 
     assert [row.columns["id"] for message in first for row in message.rows] == list("01234567")
     assert [int(message.head.attributes["_createCounter"]) for message in second] == list(range(4, 3 + len(first)))
     assert [(entry.op.value, entry.error_number) for entry in aside] == [("snapshot", VALUE_TOO_LONG)] * 2
+    again = [
+        encoder_of().again(entry.numbered(number), [(1, next(iter(entry.transaction.changes)))], takes_all)
+        for number, entry in enumerate(aside, 7)
+    ]
+    retried = [message for records in again for message in read(records)]
+    # A receiver tells transactions apart by their names.
+    assert [message.head.ident for message in retried] == ["copy.5.public.t.7", "copy.5.public.t.8"]
+    assert {message.rows[0].attributes["replKey"] for message in retried} == {first[1].head.attributes["replKey"]}
 
 
 def test_a_position_that_holds_anything_is_read_back_from_a_file(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.apply.apply_errors import OTHER, VALUE_TOO_LONG
+from penstock.apply.apply_errors import NOT_CAPTURED, OTHER, VALUE_TOO_LONG
 from penstock.apply.ddl import is_rename, name_before
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
@@ -27,6 +27,7 @@ from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.dbwatcher.keys import NUMBER_BITS, copy_id, copy_key, repl_key
 from penstock.sinks.events.encoding import (
     CopyPlace,
     Encoder,
@@ -39,14 +40,8 @@ from penstock.sinks.events.encoding import (
     row_aside,
     rows_of,
     told_or_aside,
-    untold,
 )
 from penstock.sinks.events.put_aside import OnBadValue, PutAside
-
-_NUMBER_BITS = 26
-"""How many of the lower bits of a REPL_KEY count changes: with these, 64 bits hold 137 billion positions."""
-
-_MOST_CHANGES = (1 << _NUMBER_BITS) - 2
 
 _OPS = {op.value: op for op in Op}
 
@@ -110,18 +105,19 @@ class MessageEncoder:
             if scn < at:
                 raise out_of_order()
             at = scn
-            # The last message so far: whether another one follows is not known yet.
-            last: Message | None = None
+            # The last message so far, and its record where another one follows.
+            last: tuple[Message, OutgoingRecord] | None = None
             numbered = enumerate(of_one, start=1)
             while rows := list(islice(numbered, most)):
                 transaction = self._transaction(rows)
-                messages = [] if transaction is None else self._messages_of(transaction, 0, scn)
-                for message in messages:
-                    if last is not None:
-                        yield self._checked(_kept_open(last), scn, refusal)
-                    last = message
+                if transaction is not None:
+                    messages, records = self._fitting(transaction, scn, refusal, goes_on=True)
+                    for pair in zip(messages, records, strict=True):
+                        if last is not None:
+                            yield last[1]
+                        last = pair
             if last is not None:
-                yield self._checked(last, scn, refusal)
+                yield self._record(last[0])
 
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
@@ -132,7 +128,7 @@ class MessageEncoder:
             transaction = self._transaction(rows)
             if transaction is None:
                 return TransactionInfo((), 0)
-            records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
+            _, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
             return TransactionInfo(records, len(transaction.changes) if records else 0)
 
         def fault(row: NumberedRow) -> UnpublishableError | None:
@@ -155,8 +151,7 @@ class MessageEncoder:
     ) -> Iterator[OutgoingRecord]:
         """Yield the messages of rows of a first copy, the one that creates the table before all of them."""
         at = place.place.commit_scn
-        # Behind all changes up to the position; each table's copy has a name of its own.
-        key, txn_id = _repl_key(at, _MOST_CHANGES) + 1, f"copy.{at}.{table.name.schema}.{table.name.name}"
+        key, txn_id = copy_key(at), copy_id(at, table.name)
         creation = Creation(table, key, txn_id, key)
         with _naming(f"table {table.name}, first copy"):
             created = [create_message(creation, self.settings.writer)]
@@ -194,7 +189,7 @@ class MessageEncoder:
             with _naming(f"table {creation.table.name}, rows of the first copy"):
                 settings = self.settings.writer
                 messages = content_messages(creation, rows, settings, rows_per_message=len(rows), first_counter=counter)
-                record = self._checked(next(messages), creation.repl_key >> _NUMBER_BITS, refusal)
+                record = self._checked(next(messages), creation.repl_key >> NUMBER_BITS, refusal)
         except UnpublishableError as exc:
             if len(rows) == 1:
                 unpublishable(rows[0], exc)
@@ -213,39 +208,58 @@ class MessageEncoder:
         """Return the messages of an entry of the error queue, under the keys that its changes had; see `Encoder`."""
         for _, change in changes:
             if change.op is Op.GAP:
-                raise untold(change.table, entry.commit_scn)
-        keys = [_repl_key(entry.commit_scn, number) for number, _ in changes]
-        transaction = KeyedTransaction(entry.txn_id, [change for _, change in changes], keys)
-        return self._fitting(transaction, entry.commit_scn, refusal)
+                raise _not_captured(change.table, entry.commit_scn)
+        keys = [repl_key(entry.commit_scn, number) for number, _ in changes]
+        txn_id = entry.txn_id
+        if entry.is_of_copy:
+            # Receivers take a transaction with the name and keys of another one for that one.
+            txn_id = f"{copy_id(entry.commit_scn, entry.table)}.{entry.number}"
+            keys = [copy_key(entry.commit_scn)] * len(changes)
+        transaction = KeyedTransaction(txn_id, [change for _, change in changes], keys)
+        return self._fitting(transaction, entry.commit_scn, refusal)[1]
 
     def numbered(self, records: Iterable[OutgoingRecord], before: int) -> Iterator[OutgoingRecord]:
         """Yield records with their `_MESSAGE_SEQ`."""
         for number, record in enumerate(records, before + 1):
             yield _with_number(record, number)
 
-    def _fitting(self, transaction: KeyedTransaction, scn: int, refusal: Refusal) -> Sequence[OutgoingRecord]:
-        """The records of a transaction: one, or as many as it takes for the topic to take each.
+    def _fitting(
+        self, transaction: KeyedTransaction, scn: int, refusal: Refusal, *, goes_on: bool = False
+    ) -> tuple[Sequence[Message], Sequence[OutgoingRecord]]:
+        """Return the messages of a transaction, and their records: as many as it takes for the topic to take each.
+
+        Args:
+            goes_on: More messages of the transaction follow, so all the records keep it open.
 
         Raises:
             UnpublishableError: A change cannot be told, or has a message by itself that is too large.
         """
-        most = self.settings.writer.most_rows
+        changes = len(transaction.changes)
+        most: int | None = self.settings.writer.most_rows
         while True:
-            records = [self._record(message) for message in self._messages_of(transaction, most, scn)]
+            messages = self._one_by_one(transaction, scn) if most is None else self._messages_of(transaction, most, scn)
+            records = [self._record(_kept_open(message) if goes_on else message) for message in messages]
             why = next((why for record in records if (why := refusal(_with_number(record, _LAST_NUMBER)))), None)
             if why is None:
-                return records
-            # A message has a row more than its limit.
-            rows = min(most or len(transaction.changes), len(transaction.changes)) - 1
-            if rows < 1:
+                return messages, records
+            if most is None or changes == 1:
                 raise _too_large(why, transaction, scn)
-            most = (rows + 1) // 2
+            # A message has a row more than its limit.
+            rows = min(most or changes, changes) - 1
+            most = (rows + 1) // 2 or None
+
+    def _one_by_one(self, transaction: KeyedTransaction, scn: int) -> Sequence[Message]:
+        """Return the messages of a transaction that has one for each change."""
+        pairs = zip(transaction.changes, transaction.repl_keys, strict=True)
+        parts = [KeyedTransaction(transaction.txn_id, [change], [key]) for change, key in pairs]
+        messages = [message for part in parts for message in self._messages_of(part, 0, scn)]
+        return [*map(_kept_open, messages[:-1]), *messages[-1:]]
 
     def _checked(self, message: Message, scn: int, refusal: Refusal) -> OutgoingRecord:
         record = self._record(message)
         why = refusal(_with_number(record, _LAST_NUMBER))
         if why is not None:
-            do = "raise that limit, or set publish.dbwatcher.max_rows"
+            do = "raise that limit, or leave columns out by a rule"
             raise UnpublishableError(f"a message {why}", where=f"position {scn}", do=do, number=VALUE_TOO_LONG)
         return record
 
@@ -269,14 +283,14 @@ class MessageEncoder:
             if scn <= self.copied.get(name, 0):
                 continue
             if op is Op.GAP:
-                raise untold(name, scn)
+                raise _not_captured(name, scn)
             change = Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER]))
             if op is Op.DDL:
                 if not _alters(change):
                     continue
                 change = _without_rename(change)
             changes.append(change)
-            keys.append(_repl_key(scn, number))
+            keys.append(repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
 
     def _table(self, schema: str, table: str, version: int, op: Op) -> TableName:
@@ -343,14 +357,13 @@ def _with_number(record: OutgoingRecord, number: int) -> OutgoingRecord:
     return record._replace(headers=(*record.headers, (Property.MESSAGE_SEQ.value, b"%d" % number)))
 
 
-def _repl_key(scn: int, number: int) -> int:
-    if number > _MOST_CHANGES:
-        raise OperatorError(
-            f"a transaction has more than {_MOST_CHANGES:,} changes, for which there are no REPL_KEYs",
-            where=f"position {scn}",
-            do="leave tables out by rules.exclude, or copy them anew",
-        )
-    return (scn << _NUMBER_BITS) + number
+def _not_captured(table: TableName, scn: int) -> UnpublishableError:
+    return UnpublishableError(
+        "a change could not be captured, and no message can tell that",
+        where=f"table {table}, position {scn}",
+        do="leave the table out by rules.exclude, or begin anew under another name, with another topic or folder",
+        number=NOT_CAPTURED,
+    )
 
 
 def _kept_open(message: Message) -> Message:

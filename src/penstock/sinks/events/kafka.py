@@ -44,6 +44,9 @@ _HEADER_BYTES = 10
 
 _POLL_EVERY = 1_000
 
+_BATCH_SIZE = 500_000
+"""So many bytes of records go to a broker in one batch, whose size brokers hold against the topic's limit."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -335,6 +338,10 @@ class KafkaPublisher:
             self._limits[topic] = found
         return self._limits[topic]
 
+    def known_limits(self, topic: str) -> Sequence[tuple[int, str]]:
+        """The same as far as it was asked for; nothing otherwise."""
+        return self._limits.get(topic, ())
+
     def _limits_of_brokers(self, topic: str) -> list[tuple[int, str]]:
         if topic not in self.topics:
             self.make_topic(topic)
@@ -374,7 +381,7 @@ class KafkaPublisher:
         settings: dict[str, Any] = {
             "socket.connection.setup.timeout.ms": 10_000,
             "linger.ms": 20,
-            "batch.size": 500_000,
+            "batch.size": _BATCH_SIZE,
             "queue.buffering.max.kbytes": 128 * 1024,
             **({"transaction.timeout.ms": LARGE_TIMEOUT_MS} if is_large else {}),
             **self._cluster.settings,
@@ -403,6 +410,7 @@ class KafkaTransaction:
         self._client = client
         self._publisher = publisher
         self._sent = 0
+        self._unsent_bytes = 0
         self._entries: list[StateEntry] = []
         self.published_state = publisher.published_state
 
@@ -414,14 +422,14 @@ class KafkaTransaction:
             if record.topic not in known:
                 # A partition that is truncated has a topic of its own then.
                 self._publisher.make_topic(record.topic)
+            self._keep_batches_small(record)
             partition = {} if record.partition is None else {"partition": record.partition}
             self._produce(record.topic, record.value, record.key, headers=list(record.headers) or None, **partition)
         return self._sent - before
 
     def refusal(self, record: OutgoingRecord) -> str | None:
         """Say whether a record is larger than the client or its topic takes."""
-        size = sum(len(part) for part in (record.key, record.value) if part is not None)
-        size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
+        size = _size(record)
         for most, setting in self._publisher.limits(record.topic):
             if size > most:
                 # It may have been raised since it was read.
@@ -430,6 +438,16 @@ class KafkaTransaction:
                 if size > told:
                     return f"has {size:,} bytes, and {setting} allows {told:,}"
         return None
+
+    def _keep_batches_small(self, record: OutgoingRecord) -> None:
+        """Have what is waiting sent before a record, if a batch of both could be more than the topic takes."""
+        # Limits are known where records are asked about, which is where they may be refused.
+        limit = min((most for most, _ in self._publisher.known_limits(record.topic)), default=_BATCH_SIZE)
+        if limit < _BATCH_SIZE:
+            self._unsent_bytes += _size(record)
+            if self._unsent_bytes > limit:
+                self._client.flush(_ANSWER_S)
+                self._unsent_bytes = _size(record)
 
     def stand(self, published_state: PublishedState, *entries: StateEntry) -> None:
         """Have the pipeline stand somewhere else afterwards; entries are what says so."""
@@ -452,6 +470,11 @@ class KafkaTransaction:
         self._sent += 1
         if self._sent % _POLL_EVERY == 0:
             self._client.poll(0)
+
+
+def _size(record: OutgoingRecord) -> int:
+    size = sum(len(part) for part in (record.key, record.value) if part is not None)
+    return size + sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
 
 
 _: type[EventDestination] = Cluster
