@@ -42,7 +42,7 @@ VALUES = [
     ("decimal(12,3)", "44.500", "44.500"),
     ("decimal", "NaN", "NaN"),
     ("float(64)", "1e+20", "1e+20"),
-    ("string(5,padded)", "ab   ", "ab   "),
+    ("string(5,padded)", "ab", "ab   "),
     ("binary", "AP8Q", b"\x00\xff\x10"),
     ("binary", "", b""),
     ("date", "2024-01-02", "2024-01-02"),
@@ -70,7 +70,10 @@ VALUES = [
     ("uuid", "8f14e45f-ceea-467f-a0e6-9b6f5e9d6f1c", "8f14e45f-ceea-467f-a0e6-9b6f5e9d6f1c"),
     ("bits(4)", "0101", "0101"),
     ("array(boolean)", "{t,NULL}", "{t,NULL}"),
-    ("other('inet')", "10.0.0.1", "10.0.0.1"),
+    ("other('inet')", "10.0.0.1/32", "10.0.0.1"),
+    ("other('inet')", "::1/128", "::1"),
+    ("other('inet')", "10.0.0.0/8", "10.0.0.0/8"),
+    ("other('cidr')", "10.0.0.1/32", "10.0.0.1/32"),
 ]
 
 

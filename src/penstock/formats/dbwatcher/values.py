@@ -5,8 +5,9 @@ in ISO 8601. So most values are canonical text as they are; these differ:
 
 | column | in a message | canonical |
 | --- | --- | --- |
-| string(5,padded) | with blanks up to its length | with or without them |
+| string(5,padded) | with blanks up to its length | without them |
 | binary | Base64, marked as such | Base64 |
+| inet, of one address | `10.0.0.1` | `10.0.0.1/32` |
 | time | `03:04:05.678` | `03:04:05.678000` |
 | timetz | `03:04:05.678+00` | `03:04:05.678000+00:00` |
 | timestamp | `2024-01-02 03:04:05.678` | `2024-01-02T03:04:05.678000` |
@@ -46,6 +47,8 @@ def writer_of(logical: LogicalType) -> Writer | None:
     """
     if logical.is_padded and logical.length is not None:
         return partial(_write_padded, logical.length)
+    if logical == _INET:
+        return _write_inet
     return _WRITERS.get(logical.kind)
 
 
@@ -54,7 +57,9 @@ def reader_of(logical: LogicalType) -> Reader:
 
     What it returns raises `UnreadableError` for what is no value of the type.
     """
-    return _READERS.get(logical.kind, text_of)
+    if logical.is_padded:
+        return _read_padded
+    return _read_inet if logical == _INET else _READERS.get(logical.kind, text_of)
 
 
 def untyped_text(value: str | bytes) -> str:
@@ -69,6 +74,20 @@ def untyped_text(value: str | bytes) -> str:
 
 def _write_padded(length: int, text: str) -> str:
     return text.ljust(length)
+
+
+def _read_padded(value: str | bytes) -> str:
+    return text_of(value).rstrip(" ")
+
+
+def _write_inet(text: str) -> str:
+    """Leave out the mask of a single address."""
+    return text.removesuffix("/128" if ":" in text else "/32")
+
+
+def _read_inet(value: str | bytes) -> str:
+    text = text_of(value)
+    return text if "/" in text else f"{text}/{128 if ':' in text else 32}"
 
 
 def _write_binary(text: str) -> bytes:
@@ -272,6 +291,8 @@ def _read_interval(value: str | bytes) -> str:
         clock += f"{minus}{int(found['seconds'])}{'.' if decimals else ''}{decimals}S"
     return f"P{date}{'T' if clock else ''}{clock}" if date or clock else "PT0S"
 
+
+_INET = LogicalType(Kind.OTHER, name="inet")
 
 _READERS: dict[Kind, Reader] = {
     Kind.BOOLEAN: _read_boolean,
