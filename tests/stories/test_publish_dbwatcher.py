@@ -98,7 +98,7 @@ class Receiver:
 
 
 def own_text(connection: psycopg.Connection[Any], table: str) -> Counter[tuple[tuple[str, Value], ...]]:
-    """The rows of a table as PostgreSQL's output functions write them; bytes as they are, booleans in whole words."""
+    """The rows of a table as PostgreSQL casts them to text; bytes as they are."""
     connection.execute("SET timezone = 'UTC'; SET intervalstyle = 'iso_8601'; SET extra_float_digits = 1")
     columns = connection.execute(
         "SELECT attname, atttypid::regtype::text FROM pg_attribute"
@@ -108,14 +108,8 @@ def own_text(connection: psycopg.Connection[Any], table: str) -> Counter[tuple[t
 
     def expression(name: str, type_: str) -> str:
         quoted = '"' + name.replace('"', '""') + '"'
-        if type_ == "bytea":
-            return quoted
-        # A cast of character(n) to text takes its blanks away.
-        return (
-            f"CASE WHEN {quoted} IS NOT NULL THEN format('%s', {quoted}) END"
-            if type_ == "character"
-            else f"{quoted}::text"
-        )
+        # The cast takes the blanks of character(n) away, which mean nothing; triggers capture the value without them.
+        return quoted if type_ == "bytea" else f"{quoted}::text"
 
     listed = ", ".join(expression(name, type_) for name, type_ in columns) or "NULL"
     rows = connection.execute(f"SELECT {listed} FROM {table}").fetchall()

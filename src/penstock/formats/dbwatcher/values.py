@@ -5,7 +5,6 @@ in ISO 8601. So most values are canonical text as they are; these differ:
 
 | column | in a message | canonical |
 | --- | --- | --- |
-| string(5,padded) | with blanks up to its length | with or without them |
 | binary | Base64, marked as such | Base64 |
 | time | `03:04:05.678` | `03:04:05.678000` |
 | timetz | `03:04:05.678+00` | `03:04:05.678000+00:00` |
@@ -24,7 +23,6 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from functools import partial
 from typing import TypeAlias
 
 from penstock.formats.dbwatcher.protect import base64_of, text_of
@@ -44,8 +42,6 @@ def writer_of(logical: LogicalType) -> Writer | None:
 
     What it returns raises `UnreadableError` for a text that is no canonical text of the type.
     """
-    if logical.is_padded and logical.length is not None:
-        return partial(_write_padded, logical.length)
     return _WRITERS.get(logical.kind)
 
 
@@ -65,10 +61,6 @@ def untyped_text(value: str | bytes) -> str:
         return value.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return base64_of(value)
-
-
-def _write_padded(length: int, text: str) -> str:
-    return text.ljust(length)
 
 
 def _write_binary(text: str) -> bytes:
