@@ -88,11 +88,11 @@ def _content(name: str, most_bytes: int) -> bytes:
 def _read(body: bytes, where: str, most_bytes: int) -> Message:
     from penstock.formats.dbwatcher.compression import Compression
     from penstock.formats.dbwatcher.message import Property
-    from penstock.formats.dbwatcher.reader import Limits, read_message
+    from penstock.formats.dbwatcher.reader import MessageLimits, read_message
 
     packed = {b"\x1f\x8b": Compression.GZIP, b"PK": Compression.ZIP}.get(body[:2])
     properties = {} if packed is None else {Property.COMPRESSION_TYPE.value: packed.value}
-    return read_message(body, properties, name=where, limits=Limits(bytes=most_bytes))
+    return read_message(body, properties, name=where, limits=MessageLimits(bytes=most_bytes))
 
 
 def _lines(name: str, message: Message, where: str) -> Iterator[dict[str, Any]]:

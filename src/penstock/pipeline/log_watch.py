@@ -27,7 +27,7 @@ _SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTooMuch:
     """Something that keeps more of the log, or for longer, than the pipeline file finds normal.
 
     Attributes:
@@ -42,7 +42,7 @@ class Held:
         return self.text
 
 
-def held_too_much(hold: LogHold, limits: LogConfig) -> Iterator[Held]:
+def held_too_much(hold: LogHold, limits: LogConfig) -> Iterator[HeldTooMuch]:
     """Yield who keeps more than the limits say, or for longer."""
     now = datetime.now(UTC)
     for state in hold.consumers:
@@ -51,7 +51,7 @@ def held_too_much(hold: LogHold, limits: LogConfig) -> Iterator[Held]:
             yield _consumer(state, age)
     for one in hold.open:
         if _age(one.since, now) > limits.warn_age or one.size_bytes > limits.warn_bytes:
-            yield Held(f"open {one.holder}", f"{open_text(one, now)}: end it", {"holder": one.holder})
+            yield HeldTooMuch(f"open {one.holder}", f"{open_text(one, now)}: end it", {"holder": one.holder})
 
 
 def open_text(one: OpenTransaction, now: datetime) -> str:
@@ -125,7 +125,7 @@ def after_giving_up() -> str:
     return f"`penstock setup` installs the capture again where it was the last one; {RESYNC}"
 
 
-def _consumer(state: ConsumerState, age: timedelta) -> Held:
+def _consumer(state: ConsumerState, age: timedelta) -> HeldTooMuch:
     name = state.consumer.name
     where = f" ({state.consumer.target})" if state.consumer.target else ""
     text = (
@@ -133,7 +133,7 @@ def _consumer(state: ConsumerState, age: timedelta) -> Held:
         f" {name}{where}: start it, or `penstock consumers remove {name}` if it will not return"
     )
     facts: SourceFacts = {"consumer": name, "bytes": state.size_bytes, "age_s": round(age.total_seconds(), 1)}
-    return Held(f"consumer {name}{where}", text, facts)
+    return HeldTooMuch(f"consumer {name}{where}", text, facts)
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import changes_of
-from penstock.formats.dbwatcher.message import Command, Head, Message, Row
-from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, Limits
+from penstock.formats.dbwatcher.message import Command, Head, Message, MessageRow
+from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, read_parts
 from penstock.formats.dbwatcher.usual import read_usual
 from penstock.formats.dbwatcher.writer import write_message
@@ -27,9 +27,9 @@ IMAGE = {"id": "1", "name": "a ]] > b\n\té", "note": "<&]]", "none": None, "pho
 MESSAGE = Message(
     Head(Command.REPLICATION, "4711", {"_keepTransactionOpen": "true"}),
     [
-        Row(IMAGE, ATTRIBUTES, {**IMAGE, "name": "'q' \"r\""}),
-        Row({"id": "2"}, {**ATTRIBUTES, "replKey": "8"}, {"id": "1", "none": None}),
-        Row({}, {}),
+        MessageRow(IMAGE, ATTRIBUTES, {**IMAGE, "name": "'q' \"r\""}),
+        MessageRow({"id": "2"}, {**ATTRIBUTES, "replKey": "8"}, {"id": "1", "none": None}),
+        MessageRow({}, {}),
     ],
 )
 WRITTEN = write_message(MESSAGE)
@@ -76,10 +76,12 @@ def parsed(body: bytes) -> Message | None:
     except MalformedInputError:
         return None
     assert isinstance(head, Head)
-    return Message(head, [row for row in rows if isinstance(row, Row)])
+    return Message(head, [row for row in rows if isinstance(row, MessageRow)])
 
 
-PLAIN = Message(Head(Command.REPLICATION, "4711"), [Row({"id": "1"}, ATTRIBUTES), Row({}, {"replKey": "7"})])
+PLAIN = Message(
+    Head(Command.REPLICATION, "4711"), [MessageRow({"id": "1"}, ATTRIBUTES), MessageRow({}, {"replKey": "7"})]
+)
 EMPTY = Message(Head(Command.DROP, "4711", {**ATTRIBUTES, "action": "DROP"}))
 
 
@@ -173,7 +175,7 @@ def test_a_file_without_end_is_refused_at_the_limit_without_much_memory(piece: b
     tracemalloc.start()
     try:
         with pytest.raises(MalformedInputError):
-            read_message(file, limits=Limits(bytes=4_000_000, depth=DEFAULT_LIMITS.depth))
+            read_message(file, limits=MessageLimits(bytes=4_000_000, depth=DEFAULT_LIMITS.depth))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from penstock.formats.dbwatcher.changes import changes_of
 from penstock.formats.dbwatcher.message import Message
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
-from penstock.formats.dbwatcher.values import UnreadableError, reader_of, writer_of
+from penstock.formats.dbwatcher.values import UnreadableValueError, reader_of, writer_of
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
@@ -122,7 +122,7 @@ def test_any_value_is_read_or_refused_and_what_is_read_is_written_alike(type_: s
     logical = LogicalType.parse(type_)
     try:
         canonical = reader_of(logical)(value)
-    except (UnreadableError, MalformedInputError):
+    except (UnreadableValueError, MalformedInputError):
         return
     writer = writer_of(logical)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedInputError
-from penstock.formats.dbwatcher.message import Columns, Command, Head, Message, Row
-from penstock.formats.dbwatcher.reader import Limits, read_message
+from penstock.formats.dbwatcher.message import Columns, Command, Head, Message, MessageRow
+from penstock.formats.dbwatcher.reader import MessageLimits, read_message
 from penstock.formats.dbwatcher.writer import write_attribute, write_message
 
 EXACT = b"""<?xml version='1.0' encoding='UTF-8' ?>
@@ -33,7 +33,7 @@ EXACT = b"""<?xml version='1.0' encoding='UTF-8' ?>
 UPDATE = Message(
     Head(Command.REPLICATION, "1.2.3"),
     [
-        Row(
+        MessageRow(
             {"NAME": "first", "AGE": "44"},
             {
                 "schema": "X",
@@ -164,7 +164,7 @@ def test_base64_that_is_cut_or_odd_is_refused(packed: str) -> None:
 
 def test_a_message_above_the_limit_is_refused_before_it_is_read_whole() -> None:
     with pytest.raises(MalformedInputError, match="more than 100 bytes"):
-        read_message(EXACT, limits=Limits(bytes=100))
+        read_message(EXACT, limits=MessageLimits(bytes=100))
 
 
 TEXTS = st.text(max_size=9) | st.text("]>[<!&;|'\"\r\n\t \x00\x7f\x85\ufffe\ud800a", max_size=9)
@@ -174,7 +174,7 @@ ATTRIBUTES = st.dictionaries(NAMES, st.text("]>[<!&;|'\"\r\n\t \x00\x7fa", max_s
 MESSAGES = st.builds(
     Message,
     st.builds(Head, st.sampled_from(Command), NAMES.map(str.strip), ATTRIBUTES),
-    st.lists(st.builds(Row, IMAGES, ATTRIBUTES, st.none() | IMAGES), max_size=3),
+    st.lists(st.builds(MessageRow, IMAGES, ATTRIBUTES, st.none() | IMAGES), max_size=3),
 )
 
 
@@ -186,7 +186,7 @@ def test_what_is_written_reads_back_the_same(message: Message) -> None:
     assert [plain(row) for row in found.rows] == [plain(row) for row in message.rows]
 
 
-def plain(row: Row) -> list[object]:
+def plain(row: MessageRow) -> list[object]:
     """A row without the difference between a text and its bytes, which Base64 does not tell."""
     images = [
         None if image is None else [(n, as_bytes(v)) for n, v in image.items()] for image in (row.columns, row.old)

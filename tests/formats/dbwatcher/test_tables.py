@@ -25,11 +25,11 @@ from penstock.formats.dbwatcher.message import (
     ControlMessage,
     Head,
     Message,
+    MessageRow,
     Route,
-    Row,
 )
 from penstock.formats.dbwatcher.metadata import metadata_of, table_of
-from penstock.formats.dbwatcher.reader import Limits, read_control, read_message, route_of
+from penstock.formats.dbwatcher.reader import MessageLimits, read_control, read_message, route_of
 from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message, statement_message
 from penstock.formats.dbwatcher.writer import write_control, write_message
 from penstock.logical import LogicalType
@@ -131,7 +131,7 @@ def test_a_statement_is_told_beside_the_rows_that_it_changed() -> None:
     sent = statement_message(
         {Attribute.STATEMENT: "update t set name='q' where id<3", Attribute.STATEMENT_ID: "4"}, "X", 9
     )
-    row = Row({"id": "1"}, {"action": "DELETE", "tableName": "t", "schema": "public", "transaction": "X"})
+    row = MessageRow({"id": "1"}, {"action": "DELETE", "tableName": "t", "schema": "public", "transaction": "X"})
 
     found = changes_of(read(Message(sent.head, [row], sent.properties)), {})
 
@@ -141,7 +141,7 @@ def test_a_statement_is_told_beside_the_rows_that_it_changed() -> None:
 
 @pytest.mark.parametrize("command", ["ALTER", "DROP", "CREATE", "TRUNCATE"])
 def test_rows_beside_a_change_of_a_table_are_refused(command: str) -> None:
-    message = Message(Head(Command(command), "X", {"tableName": "t"}), [Row({"id": "secret"}, {})])
+    message = Message(Head(Command(command), "X", {"tableName": "t"}), [MessageRow({"id": "secret"}, {})])
 
     with pytest.raises(MalformedInputError, match=f"command {command} has 1 row, .*message with ident 'X'") as raised:
         changes_of(message, {})
@@ -182,7 +182,7 @@ def test_a_message_is_told_by_its_body_and_properties(body: bytes, properties: d
     assert route_of(body, properties) is route
 
 
-BODY = write_message(Message(Head(Command.REPLICATION, "X"), [Row({"a": "b" * 1000}, {})]))
+BODY = write_message(Message(Head(Command.REPLICATION, "X"), [MessageRow({"a": "b" * 1000}, {})]))
 
 
 @pytest.mark.parametrize("kind", list(Compression))
@@ -266,5 +266,8 @@ def test_a_body_that_is_damaged_or_grows_too_large_is_refused(
 ) -> None:
     with pytest.raises(MalformedInputError, match=why):
         read_message(
-            body, properties, name="7.xml", limits=Limits(bytes=5000) if "5,000" in why else Limits(bytes=10**6)
+            body,
+            properties,
+            name="7.xml",
+            limits=MessageLimits(bytes=5000) if "5,000" in why else MessageLimits(bytes=10**6),
         )

@@ -21,9 +21,9 @@ from penstock.formats.dbwatcher.message import (
     Columns,
     Command,
     Message,
-    Row,
+    MessageRow,
 )
-from penstock.formats.dbwatcher.values import Reader, UnreadableError, reader_of, untyped_text
+from penstock.formats.dbwatcher.values import Reader, UnreadableValueError, reader_of, untyped_text
 from penstock.schema import TableSchema
 from penstock.text import count, printable
 
@@ -128,7 +128,7 @@ def _changes_of(message: Message, reader: _RowReader) -> MessageChanges:
         return MessageChanges(
             reader.parts(),
             statement=_statement(message) if command is Command.STATEMENT else {},
-            content_of=reader.table(Row({}, {})) if counter is not None else None,
+            content_of=reader.table(MessageRow({}, {})) if counter is not None else None,
             keeps_open=keeps_open,
         )
     if message.rows:
@@ -177,13 +177,13 @@ class _RowReader:
             try:
                 changes.append(self._change(row, own, len(changes) + (self._first_seq if len(parts) == 1 else 0)))
                 keys.append(_key(own.get("replKey")))
-            except UnreadableError as exc:
+            except UnreadableValueError as exc:
                 raise MalformedInputError(str(exc), where=self._where(number, own)) from None
             except MalformedInputError as exc:
                 raise MalformedInputError(exc.what, where=self._where(number, own), do=exc.do) from None
         return parts
 
-    def table(self, row: Row) -> TableName:
+    def table(self, row: MessageRow) -> TableName:
         return self._table({**self._message.head.attributes, **row.attributes}).name
 
     def truncation(self) -> TransactionPart:
@@ -202,11 +202,11 @@ class _RowReader:
         txn_id = said.get("transaction") or head.ident
         return TableEvent(action, table.name, _key(said.get("replKey")), txn_id, head.metadata)
 
-    def _change(self, row: Row, said: Mapping[str, str], seq: int) -> Change:
+    def _change(self, row: MessageRow, said: Mapping[str, str], seq: int) -> Change:
         action = said.get("action")
         op = _ROW_ACTIONS.get(action or "") or _ROW_ACTIONS.get((action or "").upper())
         if op is None:
-            raise UnreadableError(
+            raise UnreadableValueError(
                 "a row has no action" if action is None else f"the action {_shown(action)} of a row is not known"
             )
         table = self._table(said)
@@ -215,7 +215,7 @@ class _RowReader:
         if op is Op.DELETE:
             return Change(seq, op, table.name, table.version, table.image(row.columns), None)
         if row.old is None:
-            raise UnreadableError("an UPDATE has no oldContent, so the row cannot be found")
+            raise UnreadableValueError("an UPDATE has no oldContent, so the row cannot be found")
         raw, old = row.old, table.image(row.old)
         # A column that the old image lacks was not known before.
         told = table.image(
@@ -257,17 +257,17 @@ class _TableReader:
         readers = self._readers
         try:
             return {name: None if value is None else readers[name](value) for name, value in columns.items()}
-        except (KeyError, UnreadableError, MalformedInputError):
+        except (KeyError, UnreadableValueError, MalformedInputError):
             return {name: None if value is None else self._text(name, value) for name, value in columns.items()}
 
     def _text(self, name: str, value: str | bytes) -> str:
         """Return canonical text, of a column without definition, too; an error names the column."""
         try:
             return self._readers.get(name, untyped_text)(value)
-        except UnreadableError as exc:
-            raise UnreadableError(f"the value of column {_shown(name)} {exc}") from None
+        except UnreadableValueError as exc:
+            raise UnreadableValueError(f"the value of column {_shown(name)} {exc}") from None
         except MalformedInputError as exc:
-            raise UnreadableError(f"the value of column {_shown(name)} cannot be read: {exc.what}") from None
+            raise UnreadableValueError(f"the value of column {_shown(name)} cannot be read: {exc.what}") from None
 
 
 def _statement(message: Message) -> Mapping[str, str]:

@@ -89,7 +89,7 @@ class Property(StrEnum):
     DUMP = "DUMP"
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """One `<row>`.
 
     Attributes:
@@ -135,7 +135,7 @@ class Message:
     """
 
     head: Head
-    rows: Sequence[Row] = ()
+    rows: Sequence[MessageRow] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -148,7 +148,7 @@ class Message:
         """Whether a later message goes on with the same transaction, so that nothing may be committed yet."""
         return self.head.attributes.get(Attribute.KEEP_TRANSACTION_OPEN, "").strip().lower() == "true"
 
-    def attribute(self, row: Row, name: str) -> str | None:
+    def attribute(self, row: MessageRow, name: str) -> str | None:
         """Return an attribute of a row; where it has none, that of `<desc>`; None without either."""
         found = row.attributes.get(name)
         return self.head.attributes.get(name) if found is None else found

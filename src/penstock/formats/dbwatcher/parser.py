@@ -12,7 +12,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from penstock.errors import MalformedInputError
-from penstock.formats.dbwatcher.message import Attribute, ColumnMetadata, Columns, Command, Head, Row, Value
+from penstock.formats.dbwatcher.message import Attribute, ColumnMetadata, Columns, Command, Head, MessageRow, Value
 from penstock.formats.dbwatcher.protect import NOT_XML, text_of
 from penstock.text import printable
 
@@ -26,7 +26,7 @@ _IN_DESC = frozenset({"command", "ident", "colname", "attr"})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MessageLimits:
     """How large a message may be.
 
     Attributes:
@@ -38,7 +38,7 @@ class Limits:
     depth: int = 32
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = MessageLimits()
 
 
 class RefusedError(Exception):
@@ -48,11 +48,11 @@ class RefusedError(Exception):
 class MessageParser:
     """Reads one message, in pieces."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: MessageLimits) -> None:
         """Begin with a message that is called `name` in errors."""
         self._name = name
         self._limits = limits
-        self._parts: list[Head | Row] = []
+        self._parts: list[Head | MessageRow] = []
         # The open elements that mean something; below them, how many are skipped, or are text of an attribute.
         self._open: list[str] = []
         self._skipped = 0
@@ -78,7 +78,7 @@ class MessageParser:
         parser.StartDoctypeDeclHandler = _refuse_doctype
         self._parser = parser
 
-    def feed(self, piece: bytes, *, is_last: bool = False) -> list[Head | Row]:
+    def feed(self, piece: bytes, *, is_last: bool = False) -> list[Head | MessageRow]:
         """Read on, and return what has become complete.
 
         Raises:
@@ -193,7 +193,7 @@ class MessageParser:
         else:
             match self._open.pop():
                 case "row":
-                    self._parts.append(Row(self._columns, self._attributes, self._old))
+                    self._parts.append(MessageRow(self._columns, self._attributes, self._old))
                 case "desc":
                     self._end_head()
                 case _:
@@ -232,7 +232,7 @@ class MessageParser:
         return MalformedInputError(what, where=f"{self._name}, {place}" if self._name else place)
 
 
-def read_columns(content: str, *, name: str = "", limits: Limits = DEFAULT_LIMITS) -> Columns:
+def read_columns(content: str, *, name: str = "", limits: MessageLimits = DEFAULT_LIMITS) -> Columns:
     """Read an image as it stands in ITEMS or in `oldContent`: a run of `<col>` elements without one around them.
 
     Raises:
@@ -244,7 +244,7 @@ def read_columns(content: str, *, name: str = "", limits: Limits = DEFAULT_LIMIT
         raise MalformedInputError(str(exc), where=name) from None
 
 
-def _columns(content: str, limits: Limits) -> Columns:
+def _columns(content: str, limits: MessageLimits) -> Columns:
     if content.isprintable() or NOT_XML.search(content) is None:
         found = COLUMN.findall(content)
         if found and not found[-1][5]:

@@ -25,14 +25,14 @@ from penstock.formats.dbwatcher.message import (
     ControlMessage,
     Head,
     Message,
+    MessageRow,
     Property,
     Route,
-    Row,
 )
-from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, Limits, MessageParser, read_columns
+from penstock.formats.dbwatcher.parser import DEFAULT_LIMITS, MessageLimits, MessageParser, read_columns
 from penstock.formats.dbwatcher.usual import MOST_BYTES, read_usual
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "read_columns", "read_control", "read_message", "read_parts", "route_of"]
+__all__ = ["DEFAULT_LIMITS", "MessageLimits", "read_columns", "read_control", "read_message", "read_parts", "route_of"]
 
 _PIECE = 1 << 18
 _LONGEST_COMMAND = 100
@@ -44,7 +44,7 @@ def read_message(
     properties: Mapping[str, str] | None = None,
     *,
     name: str = "",
-    limits: Limits = DEFAULT_LIMITS,
+    limits: MessageLimits = DEFAULT_LIMITS,
 ) -> Message:
     """Read a message whole.
 
@@ -72,10 +72,12 @@ def read_message(
     parts = read_parts(pieces, name=name, limits=limits)
     head = next(parts)
     assert isinstance(head, Head)
-    return Message(head, [part for part in parts if isinstance(part, Row)], properties)
+    return Message(head, [part for part in parts if isinstance(part, MessageRow)], properties)
 
 
-def read_parts(pieces: Iterable[bytes], *, name: str = "", limits: Limits = DEFAULT_LIMITS) -> Iterator[Head | Row]:
+def read_parts(
+    pieces: Iterable[bytes], *, name: str = "", limits: MessageLimits = DEFAULT_LIMITS
+) -> Iterator[Head | MessageRow]:
     """Yield the head of a message, and then its rows, as pieces of its XML come.
 
     Only the end tells that the message is whole: who acts on rows before must be able to take that back.

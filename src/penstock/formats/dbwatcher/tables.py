@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from penstock.change import Image
-from penstock.formats.dbwatcher.message import Action, Attribute, Command, Head, Message, Property, Row
+from penstock.formats.dbwatcher.message import Action, Attribute, Command, Head, Message, MessageRow, Property
 from penstock.formats.dbwatcher.metadata import metadata_of
-from penstock.formats.dbwatcher.transactions import DEFAULT_SETTINGS, TableWriter, WriterSettings
+from penstock.formats.dbwatcher.transactions import DEFAULT_SETTINGS, MessageTableWriter, WriterSettings
 from penstock.schema import TableSchema
 
 ROWS_PER_MESSAGE = 250
@@ -54,11 +54,11 @@ def content_messages(
         rows: Images of canonical text, of any order and number.
         first_counter: `_createCounter` of the first of them.
     """
-    table = TableWriter(creation.table.name, creation.table, settings)
+    table = MessageTableWriter(creation.table.name, creation.table, settings)
     remaining = iter(rows)
     for counter in count(first_counter):
         # As in a change, what is NULL is left out.
-        taken = [Row(table.inserted(row), {}) for row in islice(remaining, rows_per_message)]
+        taken = [MessageRow(table.inserted(row), {}) for row in islice(remaining, rows_per_message)]
         if not taken:
             return
         yield Message(
@@ -84,7 +84,7 @@ def statement_message(attributes: Mapping[Attribute, str], txn_id: str, repl_key
 
 def _head(creation: Creation, settings: WriterSettings, command: Command, action: Action, counter: int) -> Head:
     table = creation.table
-    said = dict(TableWriter(table.name, table, settings).attributes(action, creation.repl_key, creation.txn_id))
+    said = dict(MessageTableWriter(table.name, table, settings).attributes(action, creation.repl_key, creation.txn_id))
     said |= {
         Attribute.EXTRA_REPL_KEY.value: str(creation.extra_repl_key),
         Attribute.CREATE_COUNTER.value: str(counter),

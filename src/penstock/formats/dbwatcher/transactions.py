@@ -16,8 +16,18 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import OperatorError
-from penstock.formats.dbwatcher.message import Action, Attribute, Columns, Command, Head, Message, Property, Row, Value
-from penstock.formats.dbwatcher.values import UnreadableError, Writer, writer_of
+from penstock.formats.dbwatcher.message import (
+    Action,
+    Attribute,
+    Columns,
+    Command,
+    Head,
+    Message,
+    MessageRow,
+    Property,
+    Value,
+)
+from penstock.formats.dbwatcher.values import UnreadableValueError, Writer, writer_of
 from penstock.schema import TableSchema
 
 
@@ -87,7 +97,7 @@ class TransactionWriter:
         """
         self._settings = settings
         self._find = find
-        self._tables: dict[tuple[TableName, int], TableWriter] = {}
+        self._tables: dict[tuple[TableName, int], MessageTableWriter] = {}
         self._numbers = count(first_message)
 
     def messages(self, transactions: Iterable[KeyedTransaction]) -> Iterator[Message]:
@@ -161,7 +171,7 @@ class TransactionWriter:
         if rows:
             yield rows
 
-    def _row(self, change: Change, key: int, txn_id: str) -> Row | None:
+    def _row(self, change: Change, key: int, txn_id: str) -> MessageRow | None:
         table = self._table(change)
         if change.op in (Op.UPDATE, Op.DELETE) and not change.before:
             raise OperatorError(
@@ -175,11 +185,11 @@ class TransactionWriter:
                 full = {**old, **table.image(change.after or {})}
                 if not self._settings.sends_unchanged and full == old:
                     return None
-                return Row(full, table.attributes(Action.UPDATE, key, txn_id), old)
+                return MessageRow(full, table.attributes(Action.UPDATE, key, txn_id), old)
             case Op.DELETE:
-                return Row(table.image(change.before or {}), table.attributes(Action.DELETE, key, txn_id))
+                return MessageRow(table.image(change.before or {}), table.attributes(Action.DELETE, key, txn_id))
             case _:
-                return Row(table.inserted(change.after or {}), table.attributes(Action.INSERT, key, txn_id))
+                return MessageRow(table.inserted(change.after or {}), table.attributes(Action.INSERT, key, txn_id))
 
     def _table_change(self, change: Change, key: int, txn_id: str) -> _TableChange:
         said = change.before or {}
@@ -227,11 +237,13 @@ class TransactionWriter:
             Property.MESSAGE_SEQ.value: str(next(self._numbers)),
         }
 
-    def _table(self, change: Change) -> TableWriter:
+    def _table(self, change: Change) -> MessageTableWriter:
         found = self._tables.get((change.table, change.table_version))
         if found is None:
             schema = self._find(change.table, change.table_version)
-            found = self._tables[change.table, change.table_version] = TableWriter(change.table, schema, self._settings)
+            found = self._tables[change.table, change.table_version] = MessageTableWriter(
+                change.table, schema, self._settings
+            )
         return found
 
 
@@ -242,19 +254,19 @@ class _TableChange(NamedTuple):
     txn_id: str
 
 
-_Rows: TypeAlias = list[tuple[Row, int]]
+_Rows: TypeAlias = list[tuple[MessageRow, int]]
 """Rows with their keys."""
 
 _Piece: TypeAlias = _Rows | _TableChange
 
 
-def _size(row: Row) -> int:
+def _size(row: MessageRow) -> int:
     """Return about how many characters the columns of a row take."""
     images = (row.columns, row.old or {})
     return sum(_COLUMN_CHARS + len(value or "") for image in images for value in image.values())
 
 
-class TableWriter:
+class MessageTableWriter:
     """Writes images of one version of a table."""
 
     def __init__(self, name: TableName, schema: TableSchema | None, settings: WriterSettings) -> None:
@@ -287,7 +299,7 @@ class TableWriter:
             if text is not None:
                 try:
                     found[name] = writer(text)
-                except UnreadableError as exc:
+                except UnreadableValueError as exc:
                     raise OperatorError(f"the value of column {name!r} of table {self._name} {exc}") from None
         return found
 

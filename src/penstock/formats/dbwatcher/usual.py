@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from penstock.formats.dbwatcher.message import Attribute, Columns, Command, Head, Message, Row, Value
+from penstock.formats.dbwatcher.message import Attribute, Columns, Command, Head, Message, MessageRow, Value
 from penstock.formats.dbwatcher.parser import COLUMN, RefusedError, packed_bytes
 
 MOST_BYTES = 1 << 24
@@ -82,7 +82,7 @@ def _head(text: str) -> Head:
     return Head(command, found[2].strip(), attributes if key is None else {**attributes, "replKey": key})
 
 
-def _row(text: str, known: _Known) -> Row:
+def _row(text: str, known: _Known) -> MessageRow:
     begin = text.find("'>  ")
     if not text.startswith(_ROW) or not text[len(_ROW) : begin].isdecimal():
         raise _UnusualError
@@ -90,7 +90,7 @@ def _row(text: str, known: _Known) -> Row:
     if end < 0:
         if not text.endswith("\n"):
             raise _UnusualError
-        return Row(_columns(text[begin + 4 : -1]), {})
+        return MessageRow(_columns(text[begin + 4 : -1]), {})
     if not text.endswith(_LAST_ATTRIBUTE):
         raise _UnusualError
     # The key and the old image are taken out of the attributes: what remains is the same in most rows, and read once.
@@ -104,7 +104,7 @@ def _row(text: str, known: _Known) -> Row:
         if not key.isalnum():
             raise _UnusualError
         attributes = {**attributes, "replKey": key}
-    return Row(_columns(text[begin + 4 : end]), attributes, None if old is None else _old_columns(old))
+    return MessageRow(_columns(text[begin + 4 : end]), attributes, None if old is None else _old_columns(old))
 
 
 def _take(attributes: str, name: str) -> tuple[str | None, str]:

@@ -36,14 +36,14 @@ Writer: TypeAlias = Callable[[str], str | bytes]
 Reader: TypeAlias = Callable[[str | bytes], str]
 
 
-class UnreadableError(ValueError):
+class UnreadableValueError(ValueError):
     """A text is no value of its column's type; the message says why, and holds nothing of the text."""
 
 
 def writer_of(logical: LogicalType) -> Writer | None:
     """Return what turns canonical text of a type into a value; None where they are the same.
 
-    What it returns raises `UnreadableError` for a text that is no canonical text of the type.
+    What it returns raises `UnreadableValueError` for a text that is no canonical text of the type.
     """
     if logical.is_padded and logical.length is not None:
         return partial(_write_padded, logical.length)
@@ -55,7 +55,7 @@ def writer_of(logical: LogicalType) -> Writer | None:
 def reader_of(logical: LogicalType) -> Reader:
     """Return what turns a value into canonical text of a type.
 
-    What it returns raises `UnreadableError` for what is no value of the type.
+    What it returns raises `UnreadableValueError` for what is no value of the type.
     """
     if logical.is_padded:
         return _read_padded
@@ -94,7 +94,7 @@ def _write_binary(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True) if text else b""
     except ValueError:
-        raise UnreadableError("is not Base64") from None
+        raise UnreadableValueError("is not Base64") from None
 
 
 def _write_time(text: str) -> str:
@@ -104,7 +104,7 @@ def _write_time(text: str) -> str:
 def _write_timetz(text: str) -> str:
     found = _OFFSET.fullmatch(text)
     if found is None:
-        raise UnreadableError("is no time with an offset")
+        raise UnreadableValueError("is no time with an offset")
     clock, sign, offset = found.groups()
     return f"{_write_time(clock)}{sign}{offset.removesuffix(':00') if len(offset) == 5 else offset}"
 
@@ -144,18 +144,18 @@ def _read_boolean(value: str | bytes) -> str:
         return str(value)
     found = _BOOLEANS.get(text_of(value).strip().lower())
     if found is None:
-        raise UnreadableError("is no boolean")
+        raise UnreadableValueError("is no boolean")
     return found
 
 
 def _read_binary(value: str | bytes) -> str:
     if isinstance(value, str):
         if not value.startswith("\\x") and value:
-            raise UnreadableError("is neither Base64 nor hexadecimal digits after \\x")
+            raise UnreadableValueError("is neither Base64 nor hexadecimal digits after \\x")
         try:
             value = bytes.fromhex(value[2:])
         except ValueError:
-            raise UnreadableError("has something else than hexadecimal digits after \\x") from None
+            raise UnreadableValueError("has something else than hexadecimal digits after \\x") from None
     return base64_of(value)
 
 
@@ -173,7 +173,7 @@ def _read_integer(value: str | bytes) -> str:
         return text
     found = _read_decimal(text).partition(".")
     if found[2].strip("0") or found[0] in _NOT_FINITE:
-        raise UnreadableError("is no whole number")
+        raise UnreadableValueError("is no whole number")
     return found[0]
 
 
@@ -185,18 +185,18 @@ def _read_decimal(value: str | bytes) -> str:
         return text
     text = text.strip()
     if _LOOSE_NUMBER.fullmatch(text) is None:
-        raise UnreadableError("is no number")
+        raise UnreadableValueError("is no number")
     try:
         return f"{Decimal(text):f}"
     except InvalidOperation:
-        raise UnreadableError("is no number") from None
+        raise UnreadableValueError("is no number") from None
 
 
 def _read_float(value: str | bytes) -> str:
     text = text_of(value)
     if text in _NOT_FINITE or _LOOSE_NUMBER.fullmatch(text):
         return text
-    raise UnreadableError("is no number")
+    raise UnreadableValueError("is no number")
 
 
 _PLAIN_TIMESTAMP = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(\+00)?")
@@ -248,7 +248,7 @@ def _plain_timestamp(found: re.Match[str], offset: str) -> str:
         # It raises for the 31st of June.
         datetime.fromisoformat(f"{date}T{clock}")
     except ValueError:
-        raise UnreadableError("is no date and time that there is") from None
+        raise UnreadableValueError("is no date and time that there is") from None
     decimals = fraction.ljust(6, "0") if len(fraction) <= 6 else fraction[:6] + fraction[6:].rstrip("0")
     return f"{date}T{clock}.{decimals}{offset}"
 
@@ -258,12 +258,12 @@ def _checked(read: Callable[[str], str], text: str, what: str) -> str:
     if text.endswith(" BC"):
         year, hyphen, rest = text[:-3].partition("-")
         if not (year.isascii() and year.isdecimal() and len(year) <= 9):
-            raise UnreadableError(f"is no {what}")
+            raise UnreadableValueError(f"is no {what}")
         text = f"-{int(year) - 1:04}{hyphen}{rest}" if int(year) > 1 else f"0000{hyphen}{rest}"
     try:
         return read(text)
     except ValueError:
-        raise UnreadableError(f"is no {what}") from None
+        raise UnreadableValueError(f"is no {what}") from None
 
 
 _SPAN = re.compile(
@@ -281,7 +281,7 @@ def _read_interval(value: str | bytes) -> str:
         return text
     found = _SPAN.fullmatch(text)
     if found is None or not text:
-        raise UnreadableError("is no interval")
+        raise UnreadableValueError("is no interval")
     minus = "-" if found["sign"] == "-" else ""
     calendar = ((found["years"], "Y"), (found["months"], "M"), (found["days"], "D"))
     date = "".join(f"{int(number)}{unit}" for number, unit in calendar if number and int(number))

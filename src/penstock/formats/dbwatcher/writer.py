@@ -32,8 +32,8 @@ from penstock.formats.dbwatcher.message import (
     ControlMessage,
     Head,
     Message,
+    MessageRow,
     Property,
-    Row,
 )
 from penstock.formats.dbwatcher.protect import NOT_XML, base64_of, columns2xml
 
@@ -83,7 +83,7 @@ def write_head(head: Head) -> str:
     return f"{_DECLARATION}   <desc>\n{''.join(lines)}   </desc>\n"
 
 
-def write_row(number: int, row: Row) -> str:
+def write_row(number: int, row: MessageRow) -> str:
     """Write a row; `number` counts the rows of the message from 0."""
     old = None if row.old is None else columns2xml(row.old)
     return write_row_of(number, columns2xml(row.columns), old, row.attributes)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import fastavro
 
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.formats.debezium.parse import Message, NotJsonError
+from penstock.formats.debezium.parse import NotJsonError, ParsedMessage
 from penstock.formats.debezium.placeholders import Placeholder
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import NO_DEFAULT, ConnectSchema
@@ -68,11 +68,11 @@ class AvroMessages:
         self._schema_of = schema_of
         self._known: dict[SchemaId, _AvroSchema] = {}
 
-    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """See `decode.Parser`."""
         return self._parse(record, record.key or b"", KEY_ID)
 
-    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """See `decode.Parser`."""
         return self._parse(record, record.value or b"", VALUE_ID)
 
@@ -80,7 +80,7 @@ class AvroMessages:
         """See `decode.Parser`: numbers and lengths of Avro do not let it be told cheaply."""
         return True
 
-    def _parse(self, record: TopicRecord, data: bytes, header: str) -> Message:
+    def _parse(self, record: TopicRecord, data: bytes, header: str) -> ParsedMessage:
         id_, body = _split(data, record.header(header), record.where)
         schema = self._known.get(id_)
         if schema is None:
@@ -93,7 +93,7 @@ class AvroMessages:
             is_whole = False
         if not is_whole:
             raise NotJsonError("is not of its Avro schema, or is cut off")
-        return Message(payload, schema.connect)
+        return ParsedMessage(payload, schema.connect)
 
     def _text(self, id_: SchemaId, record: TopicRecord) -> str:
         try:

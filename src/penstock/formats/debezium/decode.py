@@ -25,7 +25,7 @@ from penstock.formats.debezium.envelope import (
     Topics,
     read_envelope,
 )
-from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError, is_wrapped
+from penstock.formats.debezium.parse import JsonParser, NotJsonError, ParsedMessage, is_wrapped
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
 from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
@@ -146,10 +146,10 @@ Shape: TypeAlias = ConnectSchema | tuple[str | bytes, ...]
 class Parser(Protocol):
     """Turns the bytes of keys and values into payloads and schemas."""
 
-    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """Parse the key, which is not null. Raises `NotJsonError` or `MalformedInputError`."""
 
-    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """Parse the value, which is not null. Raises `NotJsonError` or `MalformedInputError`."""
 
     def may_hold(self, placeholder: Placeholder, record: TopicRecord) -> bool:
@@ -162,11 +162,11 @@ class JsonMessages:
     def __init__(self) -> None:
         self.keys, self.values = JsonParser(of_keys=True), JsonParser()
 
-    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """See `Parser`."""
         return self.keys.parse(record.key or b"null", record.topic, exact=exact)
 
-    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> ParsedMessage:
         """See `Parser`."""
         value = record.value or b"null"
         if value[0] == 0:
@@ -424,7 +424,7 @@ class RecordDecoder:
         )
         return is_invented, mode is BeforeImage.AUTO and location.op == "u"
 
-    def _parse(self, record: TopicRecord, *, is_key: bool, exact: bool) -> Message:
+    def _parse(self, record: TopicRecord, *, is_key: bool, exact: bool) -> ParsedMessage:
         try:
             parse = self._parser.parse_key if is_key else self._parser.parse_value
             return parse(record, exact=exact)
@@ -437,7 +437,7 @@ class RecordDecoder:
                 raise
             raise MalformedInputError(exc.what, where=record.where, do=exc.do) from None
 
-    def _envelope(self, record: TopicRecord, message: Message) -> Envelope | Boundary | SkippedRecord:
+    def _envelope(self, record: TopicRecord, message: ParsedMessage) -> Envelope | Boundary | SkippedRecord:
         try:
             return read_envelope(record, message.payload, message.schema, self._settings.topics)
         except EnvelopeError as exc:

@@ -31,7 +31,7 @@ class NotJsonError(ValueError):
     """Bytes that are not one JSON value; the text says how, and holds nothing of them."""
 
 
-class Message(NamedTuple):
+class ParsedMessage(NamedTuple):
     """A key or a value.
 
     Attributes:
@@ -51,7 +51,7 @@ class JsonParser:
         self._of_keys = of_keys
         self._prefixes: dict[str, list[tuple[bytes, ConnectSchema]]] = {}
 
-    def parse(self, raw: bytes, slot: str, *, exact: bool = False) -> Message:
+    def parse(self, raw: bytes, slot: str, *, exact: bool = False) -> ParsedMessage:
         """Parse a message.
 
         Args:
@@ -64,13 +64,13 @@ class JsonParser:
             MalformedInputError: The schema is none.
         """
         if (found := self._split(raw, slot)) is not None:
-            return Message(_load(found[0], exact=exact), found[1])
+            return ParsedMessage(_load(found[0], exact=exact), found[1])
         document = _load(raw, exact=exact)
         if not is_wrapped(document, of_key=self._of_keys):
-            return Message(document, None)
+            return ParsedMessage(document, None)
         if document["schema"] is None:
-            return Message(document["payload"], None)
-        return Message(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
+            return ParsedMessage(document["payload"], None)
+        return ParsedMessage(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
 
     def split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema | None]:
         """Return the text of the payload, and the schema before it; text that begins with no schema as it is.

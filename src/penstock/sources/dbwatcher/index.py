@@ -40,7 +40,7 @@ _RESET = (
 )
 
 
-class Stretch(NamedTuple):
+class MessageStretch(NamedTuple):
     """The changes of one part of a message."""
 
     place: Place
@@ -48,11 +48,11 @@ class Stretch(NamedTuple):
     changes: int
 
 
-Told: TypeAlias = tuple[Stretch | Change, ...]
+Told: TypeAlias = tuple[MessageStretch | Change, ...]
 """What a transaction is of: changes that lie in messages, and changes that the driver has made of DDL."""
 
 
-class Indexed(NamedTuple):
+class IndexedMessages(NamedTuple):
     """A transaction that was found."""
 
     position: int
@@ -78,7 +78,7 @@ class _Gathered:
     txn_id: str
     name: tuple[int | None, str]
     gap: Change | None = None
-    told: list[Stretch | Change] = field(default_factory=list)
+    told: list[MessageStretch | Change] = field(default_factory=list)
     last_piece: tuple[int | None, int | None, bytes] = (None, None, b"")
     said: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
     size_bytes: int = 0
@@ -109,7 +109,7 @@ class MessageIndex:
         Args:
             patterns: Mean the tables that are followed.
         """
-        self.found: list[Indexed] = []
+        self.found: list[IndexedMessages] = []
         self.fault: tuple[Scn, PenstockError] | None = None
         self._log = log
         self._tables = tables
@@ -187,7 +187,7 @@ class MessageIndex:
         if held is None:
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
         if piece.event is None and piece.changes:
-            held.told.append(Stretch(stored.place, piece.part, piece.changes))
+            held.told.append(MessageStretch(stored.place, piece.part, piece.changes))
             self._met |= piece.tables
         elif piece.event is not None and not self._is_known(held.txn_id, held.name):
             # What was sent again says nothing new of its table.
@@ -226,7 +226,7 @@ class MessageIndex:
         return any(known.name == name for known in self._known.get(txn_id, ()))
 
     def _close(self, closed: Sequence[_Gathered], stored: StoredMessage) -> None:
-        told: list[Stretch | Change] = []
+        told: list[MessageStretch | Change] = []
         for one in closed:
             told += [one.gap] if one.gap is not None else one.told
         if told:
@@ -234,11 +234,17 @@ class MessageIndex:
             self._found(closed[0].txn_id, told, sum(one.size_bytes for one in closed), stored, has_ddl=has_ddl)
 
     def _found(
-        self, txn_id: str, told: Sequence[Stretch | Change], size_bytes: int, stored: StoredMessage, *, has_ddl: bool
+        self,
+        txn_id: str,
+        told: Sequence[MessageStretch | Change],
+        size_bytes: int,
+        stored: StoredMessage,
+        *,
+        has_ddl: bool,
     ) -> None:
-        changes = sum(one.changes if isinstance(one, Stretch) else 1 for one in told)
+        changes = sum(one.changes if isinstance(one, MessageStretch) else 1 for one in told)
         position = int(stored.place.position)
-        self.found.append(Indexed(position, txn_id, tuple(told), changes, size_bytes, stored.at_us, has_ddl))
+        self.found.append(IndexedMessages(position, txn_id, tuple(told), changes, size_bytes, stored.at_us, has_ddl))
 
     def _put_aside(self, stored: StoredMessage, fault: MalformedInputError) -> None:
         """Have a message go to the error queue, and the transactions that it may belong to."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
-from penstock.formats.dbwatcher.message import Attribute, Message, Route, Row
-from penstock.formats.dbwatcher.parser import Limits
+from penstock.formats.dbwatcher.message import Attribute, Message, MessageRow, Route
+from penstock.formats.dbwatcher.parser import MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.sources.dbwatcher.reading import Reading
@@ -68,7 +68,9 @@ def read(stored: StoredMessage, reading: Reading) -> Message | None:
         )
     if route is not Route.XML:
         return None
-    return read_message(stored.body, stored.properties, name=stored.where, limits=Limits(bytes=reading.most_bytes))
+    return read_message(
+        stored.body, stored.properties, name=stored.where, limits=MessageLimits(bytes=reading.most_bytes)
+    )
 
 
 def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Reading) -> Asked:
@@ -117,7 +119,7 @@ def _changes_of(message: Message, stored: StoredMessage, book: TableBook, readin
         raise MalformedInputError(exc.what, where=where, do=exc.do) from exc
 
 
-def _told(row: Row) -> tuple[object, ...]:
+def _told(row: MessageRow) -> tuple[object, ...]:
     said = row.attributes
     old = None if row.old is None else list(row.old.items())
     return (*(said.get(name) for name in _IDENTIFYING), list(row.columns.items()), old)

@@ -21,7 +21,7 @@ from penstock.database import DatabasePlan
 from penstock.patterns import TablePattern
 from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
-from penstock.sources.dbwatcher.index import Indexed, MessageIndex, Stretch, Told
+from penstock.sources.dbwatcher.index import IndexedMessages, MessageIndex, MessageStretch, Told
 from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage
 from penstock.sources.dbwatcher.pieces import changes_in
 from penstock.sources.dbwatcher.reading import Reading
@@ -112,7 +112,7 @@ class _Lying:
         self._place: Place | None = None
         self._parts: Sequence[Sequence[Change]] = ()
 
-    def changes(self, stretch: Stretch) -> Sequence[Change]:
+    def changes(self, stretch: MessageStretch) -> Sequence[Change]:
         if stretch.place != self._place:
             self._parts = changes_in(next(self._messages), self._book, self._reading)
             self._place = stretch.place
@@ -131,7 +131,9 @@ class _Changes(Collection[Change]):
         return self.size
 
     def __iter__(self) -> Iterator[Change]:
-        lie = chain.from_iterable(self.lying.changes(one) if isinstance(one, Stretch) else (one,) for one in self.told)
+        lie = chain.from_iterable(
+            self.lying.changes(one) if isinstance(one, MessageStretch) else (one,) for one in self.told
+        )
         for number, change in enumerate(lie):
             yield change if change.change_seq == number else replace(change, change_seq=number)
 
@@ -144,7 +146,7 @@ def _places(all_told: Sequence[Told]) -> Iterator[Place]:
     last = None
     for told in all_told:
         for one in told:
-            if isinstance(one, Stretch) and one.place != last:
+            if isinstance(one, MessageStretch) and one.place != last:
                 last = one.place
                 yield last
 
@@ -259,7 +261,7 @@ class Messages:
         return len(self._index.found)
 
     @staticmethod
-    def _few(indexed: Iterator[Indexed], begins: Set[Scn]) -> Sequence[Indexed]:
+    def _few(indexed: Iterator[IndexedMessages], begins: Set[Scn]) -> Sequence[IndexedMessages]:
         found, size_bytes = [], 0
         for one in indexed:
             found.append(one)
@@ -268,7 +270,7 @@ class Messages:
                 break
         return found
 
-    def _slice(self, after: Scn, found: Sequence[Indexed]) -> MessageSlice:
+    def _slice(self, after: Scn, found: Sequence[IndexedMessages]) -> MessageSlice:
         def numbers(values: Iterator[int]) -> NDArray[np.int64]:
             return np.fromiter(values, np.int64, len(found))
 
