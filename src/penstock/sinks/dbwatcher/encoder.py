@@ -69,8 +69,8 @@ class MessageSettings:
 
 
 @dataclass(frozen=True)
-class MessageFormat:
-    """DbWatcher messages as a format of records; implements `encoding.RecordFormat`."""
+class MessageFormat(RecordFormat):
+    """DbWatcher messages as a format of records."""
 
     settings: MessageSettings
 
@@ -84,7 +84,7 @@ class MessageFormat:
 
 
 @dataclass(frozen=True)
-class MessageEncoder:
+class MessageEncoder(Encoder):
     """What tasks need to make messages of changes; travels to them."""
 
     settings: MessageSettings
@@ -382,7 +382,3 @@ def _too_large(why: str, transaction: KeyedTransaction, scn: int) -> Unpublishab
         do="raise that limit, or leave columns out by a rule",
         number=VALUE_TOO_LONG,
     )
-
-
-_: type[RecordFormat] = MessageFormat
-__: type[Encoder] = MessageEncoder

@@ -45,8 +45,8 @@ from penstock.sinks.events.put_aside import OnBadValue, PutAside
 
 
 @dataclass(frozen=True)
-class EventFormat:
-    """Change events as a format of records; implements `encoding.RecordFormat`."""
+class EventFormat(RecordFormat):
+    """Change events as a format of records."""
 
     settings: EventSettings
 
@@ -60,7 +60,7 @@ class EventFormat:
 
 
 @dataclass(frozen=True)
-class EventEncoder:
+class EventEncoder(Encoder):
     """What tasks need to make events of changes; travels to them.
 
     Attributes:
@@ -220,7 +220,3 @@ def _checked(records: list[OutgoingRecord], table: TableName, refusal: Refusal) 
                 number=VALUE_TOO_LONG,
             )
     return records
-
-
-_: type[RecordFormat] = EventFormat
-__: type[Encoder] = EventEncoder

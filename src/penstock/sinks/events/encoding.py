@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -83,9 +84,10 @@ class CopyPlace(NamedTuple):
     mark: Callable[[], str]
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
     """Makes records of changes, in one format; travels to tasks."""
 
+    @abstractmethod
     def of_changes(self, batches: Iterable[pa.RecordBatch], refusal: Refusal) -> Iterator[OutgoingRecord]:
         """Yield the records of a transaction that is too large to be held in memory.
 
@@ -94,6 +96,7 @@ class Encoder(Protocol):
             MalformedInputError: Changes come in another order.
         """
 
+    @abstractmethod
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
     ) -> Iterator[TransactionInfo]:
@@ -102,6 +105,7 @@ class Encoder(Protocol):
         A transaction is held in memory. Raises as `of_changes` does, where nothing is to be put aside.
         """
 
+    @abstractmethod
     def of_rows(
         self,
         table: TableSchema,
@@ -118,6 +122,7 @@ class Encoder(Protocol):
             aside: Gets the rows that cannot be told in the format. None: they raise.
         """
 
+    @abstractmethod
     def again(
         self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal
     ) -> Sequence[OutgoingRecord]:
@@ -127,13 +132,15 @@ class Encoder(Protocol):
             UnpublishableError: One cannot be told still.
         """
 
+    @abstractmethod
     def numbered(self, records: Iterable[OutgoingRecord], before: int) -> Iterable[OutgoingRecord]:
         """Return records with their numbers, in a format that has any; `before` were published before them."""
 
 
-class RecordFormat(Protocol):
+class RecordFormat(ABC):
     """A format of records that changes are published in."""
 
+    @abstractmethod
     def encoder(self, tables: Dictionary, copied: Mapping[TableName, Scn]) -> Encoder:
         """What makes records of changes.
 
@@ -142,6 +149,7 @@ class RecordFormat(Protocol):
             copied: The position of the copy of each table, and of each partition: what it holds is not told again.
         """
 
+    @abstractmethod
     def faults(self, tables: Sequence[TableName]) -> Sequence[PenstockError]:
         """Say which tables cannot be published in the format."""
 

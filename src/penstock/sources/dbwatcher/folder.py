@@ -46,8 +46,8 @@ class _File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FolderMessages:
-    """Implements `messages.MessageLog`."""
+class FolderMessages(MessageLog):
+    """Messages in the files of a folder."""
 
     storage: Storage
     # Those that were met, in their order.
@@ -182,6 +182,3 @@ def _changed(what: str, where: str) -> HistoryError:
         where=where,
         do=f"put the files back as they were, and add new ones behind them; or {RESYNC} from what is there",
     )
-
-
-_: type[MessageLog] = FolderMessages

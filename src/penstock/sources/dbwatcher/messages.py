@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.position import Scn
 
@@ -45,17 +46,20 @@ class StoredMessage:
     at_us: int = 0
 
 
-class MessageLog(Protocol):
+class MessageLog(ABC):
     """Messages in their order. It travels to tasks, so it holds nothing open."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """Where they are, named without secrets."""
 
     @property
+    @abstractmethod
     def id(self) -> str:
         """What tells the place from every other."""
 
+    @abstractmethod
     def later(self, after: Scn) -> Iterator[StoredMessage]:
         """Yield the messages behind a position that are there now, in order.
 
@@ -63,6 +67,7 @@ class MessageLog(Protocol):
             OperatorError: One that was met before went away or was changed, or one came before it.
         """
 
+    @abstractmethod
     def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
         """Yield the messages at some places, in the order of these.
 
@@ -70,9 +75,11 @@ class MessageLog(Protocol):
             HistoryError: One is not there any more, or is another one.
         """
 
+    @abstractmethod
     def proof_at(self, position: Scn) -> str:
         """Return a text without blanks that tells the messages up to a position; see `Recording.proof_at`."""
 
+    @abstractmethod
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that the messages up to a position are those that they were; raises a `HistoryError` otherwise."""
 

@@ -19,8 +19,8 @@ _KEPT = 100_000
 
 
 @dataclass(frozen=True)
-class TopicMessages:
-    """Implements `messages.MessageLog`. A message has the position behind its offset.
+class TopicMessages(MessageLog):
+    """Messages in a topic of Kafka. A message has the position behind its offset.
 
     Attributes:
         settings: Of librdkafka, secrets among them.
@@ -143,6 +143,3 @@ class TopicMessages:
         place = Place(Scn(record.offset + 1), "", record.offset, digest_of(body))
         properties = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         return StoredMessage(place, where, body, properties, (record.timestamp_ms or 0) * 1_000)
-
-
-_: type[MessageLog] = TopicMessages
