@@ -6,7 +6,6 @@ all others that are there. The position of a message is its number among all mes
 
 from __future__ import annotations
 
-import re
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
+from penstock.formats.dbwatcher.files import split
 from penstock.history import RESYNC, HistoryError
 from penstock.position import START, Scn
 from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage, digest_of
@@ -22,14 +22,6 @@ from penstock.storage import MissingFileError, Storage
 from penstock.text import are, count
 
 _SUFFIX = ".xml"
-
-_BETWEEN = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|</sql>\s*(?=<\?xml)", re.DOTALL | re.IGNORECASE)
-"""The end of a message behind which another one begins; or what may hold the same bytes, and is passed over."""
-
-_END = b"</sql>"
-
-_BEHIND = re.compile(rb"(?<=</sql>)\s*(?:<!--(?:[^-]|-(?!-))*-->\s*)?\Z", re.IGNORECASE)
-"""What may follow the last message: Penstock writes down there where it stands."""
 
 
 class _File(NamedTuple):
@@ -158,18 +150,6 @@ class FolderMessages(MessageLog):
             return self.storage.read(name)
         except MissingFileError as exc:
             raise _changed(f"file {name} was read, and is not there any more", self.label) from exc
-
-
-def split(content: bytes) -> list[bytes]:
-    """Return the messages of a file; one at least, as an empty file is none that can be read."""
-    end = len(content)
-    if (behind := _BEHIND.search(content, max(0, content.rfind(b"</")))) is not None:
-        end = behind.start()
-    if content.count(b"<?xml") < 2:
-        return [content[:end]]
-    cuts = [found.span() for found in _BETWEEN.finditer(content, 0, end) if found[0].startswith(b"</")]
-    begins, ends = [0, *(b for _, b in cuts)], [*(a + len(_END) for a, _ in cuts), end]
-    return [content[a:b] for a, b in zip(begins, ends, strict=True)]
 
 
 def _where(label: str, name: str, number: int, of: int) -> str:
