@@ -167,3 +167,17 @@ def test_the_work_of_a_description_grows_with_its_tables_and_not_with_their_squa
 
     # Four times the tables. Some steps read a catalogue whole, whatever is asked for.
     assert many < 5 * few
+
+
+def test_nobody_waits_for_a_partition_that_is_being_rewritten(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection, psycopg.connect(database) as holder:
+        connection.execute(
+            "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+            "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';"
+            "CREATE TRIGGER own AFTER INSERT ON p1 FOR EACH ROW EXECUTE FUNCTION f();"
+            "ALTER TABLE p1 ENABLE ALWAYS TRIGGER own"
+        )
+        holder.execute("LOCK TABLE ONLY p1 IN ACCESS EXCLUSIVE MODE")
+        connection.execute("SET lock_timeout = '2s'")
+        assert described(connection, "p").fires_triggers

@@ -274,8 +274,12 @@ SELECT rel.oid AS relid, jsonb_build_object(
   'foreign_keys', coalesce(outgoing.definitions, '[]'),
   'referenced_by', coalesce(incoming.definitions, '[]'),
   'fires_triggers', EXISTS (SELECT FROM pg_catalog.pg_trigger t
-    -- A partition may have some of its own.
-    WHERE (t.tgrelid = rel.oid OR rel.relkind = 'p' AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(rel.oid) p))
+    -- A partition may have some of its own. Unlike pg_partition_tree() this takes no lock, which somebody may hold for long.
+    WHERE (t.tgrelid = rel.oid OR rel.relkind = 'p' AND t.tgrelid IN (
+        WITH RECURSIVE parts AS (
+          SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = rel.oid
+          UNION ALL SELECT i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.inhrelid
+        ) SELECT inhrelid FROM parts))
       AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
     -- Capture changes nothing, and sees what a statement does whatever else the statement does.
     AND NOT pg_catalog.starts_with(t.tgname::text, 'R_penstock_'))
