@@ -117,9 +117,6 @@ def test_readers_pass_over_what_is_kept_for_a_run_that_is_away(lab: Lab) -> None
     assert [(one.consumer.name, one.position) for one in lab.log.consumers()] == [("lab", 0), ("repl_items", cut)]
     assert lab.source.execute(f"SELECT count(*) FROM {lab.set_name}.acknowledged").fetchone() == (0,)
     assert items(lab.source, "content") == [(col("id", "101"),)]
-    # What was acknowledged does not come back, whoever is a consumer.
-    lab.source.execute(f"DELETE FROM {lab.set_name}.consumer WHERE id = 'documented'")
-    assert items(lab.source, "content") == [(col("id", "101"),)]
     assert len(list(lab.changes())) == 101
 
 

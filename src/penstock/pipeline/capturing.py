@@ -158,7 +158,8 @@ class Capturing:
         return found
 
     def _give_up(self, state: ConsumerState) -> None:
-        self._carry_out(Plan([], self._source_removal(state.consumer), DatabasePlan(""), []), printer="teardown")
+        removal = self._source_removal(state.consumer, is_given_up=True)
+        self._carry_out(Plan([], removal, DatabasePlan(""), []), printer="teardown")
 
     def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
         raise NotImplementedError
@@ -289,11 +290,11 @@ class Capturing:
                     return [f"{count(lost, 'transaction')} at the source {were(lost)} not {verb} and {are(lost)} lost"]
         return []
 
-    def _source_removal(self, consumer: Consumer) -> DatabasePlan:
+    def _source_removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
         """Plan to remove a consumer of the source, and the capture set unless it has others."""
         if self._installed is None:
             return DatabasePlan(self._source.label)
-        source = self._installed.removal(consumer)
+        source = self._installed.removal(consumer, is_given_up=is_given_up)
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:

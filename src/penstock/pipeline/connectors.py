@@ -130,8 +130,12 @@ class Installable(SourceConnector, Protocol):
         `printer` is the command that prints the steps for somebody with more rights.
         """
 
-    def removal(self, consumer: Consumer) -> DatabasePlan:
-        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing."""
+    def removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
+        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing.
+
+        Args:
+            is_given_up: Only the consumer's place is lost: what setup made stays while anybody reads there.
+        """
 
     def release(self, consumer: Consumer) -> Sequence[SetupStep]:
         """The steps after which a process may join the log anew; a set that was copied here is removed whole."""

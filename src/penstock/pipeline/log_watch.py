@@ -121,8 +121,11 @@ def given_up_text(state: ConsumerState) -> str:
 
 
 def after_giving_up() -> str:
-    """What a pipeline that was given up does next."""
-    return f"`penstock setup` installs the capture again where it was the last one; {RESYNC}"
+    """What to do for a pipeline, or for readers of ITEMS, that were given up."""
+    return (
+        "`penstock setup` installs the capture again where it was the last one, and begins ITEMS anew for its readers;"
+        f" {RESYNC} of a pipeline"
+    )
 
 
 def _consumer(state: ConsumerState, age: timedelta) -> HeldTooMuch:

@@ -168,14 +168,18 @@ class PostgresSourceConnector(PostgresConnector):
 
             yield mark
 
-    def removal(self, consumer: Consumer) -> DatabasePlan:
+    def removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
         """Plan to remove a consumer, and the capture set with the last one.
 
         It does not matter who owns the set: dropping it runs none of its code.
-        """
-        return DatabasePlan(self.label, list(self._removing(consumer)), preamble=[PINNED])
 
-    def _removing(self, consumer: Consumer) -> Sequence[SetupStep]:
+        Args:
+            is_given_up: Readers of the documented tables go on reading, so the set stays for them. Otherwise these
+                tables are the pipeline's, and go with it.
+        """
+        return DatabasePlan(self.label, list(self._removing(consumer, is_given_up)), preamble=[PINNED])
+
+    def _removing(self, consumer: Consumer, is_given_up: bool) -> Sequence[SetupStep]:
         with self._connection("read the catalogue") as connection:
             # A later version may have installed more, which would be left behind.
             capture.refuse_newer(connection, self._set_name)
@@ -184,7 +188,8 @@ class PostgresSourceConnector(PostgresConnector):
             others = [
                 other
                 for other in history.consumers(connection, self._set_name)
-                if not history.is_same(other.consumer, consumer) and other.consumer.id != documented.CONSUMER_ID
+                if not history.is_same(other.consumer, consumer)
+                and (is_given_up or other.consumer.id != documented.CONSUMER_ID)
             ]
             if not others:
                 return self._teardown_steps(connection)
