@@ -62,7 +62,7 @@ class Capturing:
         self._spark = spark
         self._log_watch: LogWatch | None = None
         if self._installed is not None:
-            self._log_watch = LogWatch(self._installed, config.capture.log, self._give_up)
+            self._log_watch = LogWatch(self._installed.hold_watch, source.label, config.capture.log, self._give_up)
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
         self._uncaptured: set[TableName] = set()
@@ -94,7 +94,11 @@ class Capturing:
 
         def work() -> Progress:
             with self._told_of_locks(lambda wait: run.listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                try:
+                    return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                finally:
+                    if self._log_watch is not None:
+                        self._log_watch.close()
 
         return run.carry_out(work, self._set_status)
 

@@ -42,7 +42,7 @@ from penstock.database import (
     Uncaptured,
     UncopiedRows,
 )
-from penstock.dialects.sessions import LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
+from penstock.dialects.sessions import HoldWatch, LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError, LogHold
 from penstock.position import Scn
@@ -149,6 +149,9 @@ class Installable(SourceConnector, Protocol):
         Args:
             older: Name transactions that are open for longer than this.
         """
+
+    def hold_watch(self) -> HoldWatch | None:
+        """Return a watch that looks at the same while a run goes on; None where no log is kept for anybody."""
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""

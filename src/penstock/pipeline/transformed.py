@@ -139,6 +139,7 @@ class TransformedDatabase(TransformedConnector):
         super().__init__(inner, rules)
         self.setup, self.removal, self.release = inner.setup, inner.removal, inner.release
         self.remove_consumer, self.log_hold = inner.remove_consumer, inner.log_hold
+        self.hold_watch = inner.hold_watch
         self.other_pipeline = inner.other_pipeline
         self.history_fault, self.identity = inner.history_fault, inner.identity
         self.lock_run, self.lock_watch = inner.lock_run, inner.lock_watch

@@ -22,6 +22,7 @@ from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.source.cutover import PostgresSequenceReader, PostgresWriteFreeze
+from penstock.dialects.postgres.source.hold_watch import PostgresHoldWatch
 from penstock.dialects.postgres.source.source_switch import PostgresSwitchSource, mark
 from penstock.dialects.postgres.source.teardown import teardown_statements
 from penstock.dialects.postgres.waits import PostgresLockWatch
@@ -90,6 +91,10 @@ class PostgresSourceConnector(PostgresConnector):
     def lock_watch(self) -> PostgresLockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
         return PostgresLockWatch(self._url, self._pipeline, self._set_name)
+
+    def hold_watch(self) -> PostgresHoldWatch:
+        """Return a watch that looks at what the log takes, on a session of its own."""
+        return PostgresHoldWatch(self._url, self._pipeline, self._set_name)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean.

@@ -195,6 +195,9 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
         """Say nothing: the log is another product's, and its rows stay."""
         return LogHold()
 
+    def hold_watch(self) -> None:
+        """There is nothing to watch."""
+
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return why a process cannot go on with this journal."""
         if followed is not None:
