@@ -293,6 +293,7 @@ def _is_given_up(connection: Connection, name: str) -> bool:
 def _state_removal(name: str) -> list[str]:
     quoted = quote(name)
     return [
+        f"DROP INDEX IF EXISTS {quoted}.log_trans_key",
         *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in _INNER_TABLES),
         f"DELETE FROM {quoted}.consumer WHERE id = {literal(CONSUMER_ID)}",
     ]

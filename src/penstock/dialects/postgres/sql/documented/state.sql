@@ -59,6 +59,14 @@ COMMENT ON TABLE {set}.read_to IS 'all of the transactions below it is acknowled
 CREATE TABLE IF NOT EXISTS {set}.acknowledging (xid xid8 PRIMARY KEY);
 COMMENT ON TABLE {set}.acknowledging IS 'transactions that delete from ITEMS; they free the log when they commit';
 
+-- Readers delete transaction by transaction, by a text; without it, each DELETE reads all that waits. In a block: CREATE INDEX
+-- would wait for those who write, only to find that there is nothing to do.
+DO $$ BEGIN
+  IF to_regclass('{set}.log_trans_key') IS NULL THEN
+    CREATE INDEX log_trans_key ON {set}.log ((xid::text));
+  END IF;
+END $$;
+
 CREATE TABLE IF NOT EXISTS {set}.announced (
   xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
   seq bigint NOT NULL DEFAULT pg_catalog.nextval({seq}),
