@@ -127,6 +127,31 @@ def test_a_run_says_it_once_and_when_it_is_over(away: Lab) -> None:
     assert len(heard.lines) == 2
 
 
+def test_a_prepared_transaction_is_named_and_nobody_is_given_up_for_it(away: Lab) -> None:
+    away.source.execute("BEGIN; INSERT INTO t VALUES (0, 'prepared'); PREPARE TRANSACTION 'forgotten'")
+    try:
+        write(away, first=1001)
+        away.apply()
+        end = away.log.tick()
+        away.log.free(end, away.ledger.consumer().id)
+
+        assert [one.holder for one in open_now(away)] == ["prepared transaction 'forgotten' of postgres"]
+        assert pipeline(away, GIVEN_UP_SOON).give_up() == []
+    finally:
+        away.source.execute("COMMIT PREPARED 'forgotten'")
+
+    assert len(list(away.changes(after=end))) == 1
+    assert open_now(away) == []
+
+
+def test_a_slot_that_keeps_no_rows_is_not_named(away: Lab) -> None:
+    away.source.execute("SELECT pg_create_physical_replication_slot('unused', true)")
+    try:
+        assert open_now(away) == []
+    finally:
+        away.source.execute("SELECT pg_drop_replication_slot('unused')")
+
+
 class Looking(HoldWatch):
     """Looks for as long as it is let, or fails."""
 
