@@ -131,11 +131,26 @@ def test_a_log_that_somebody_emptied_is_told(lab: Lab) -> None:
     assert f"TRANS_KEY {key} on" in str(refused(lab))
 
 
-def test_a_copied_database_is_told(lab: Lab) -> None:
+def test_a_copied_database_is_told_and_begins_anew_by_teardown_and_setup(lab: Lab) -> None:
     documented(lab, TABLE)
-    lab.source.execute(f"UPDATE {lab.set_name}.identity SET place = 'another'")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    name = lab.source.info.dbname
+    with psycopg.connect(lab.source_url.replace(f"/{name}", "/postgres"), autocommit=True) as server:
+        others = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+        server.execute(others, [name])
+        server.execute(f"CREATE DATABASE {name}_copy TEMPLATE {name}")
+        try:
+            with Lab(lab.source_url.replace(f"/{name}", f"/{name}_copy"), lab.target_url, name="lab") as copy:
+                copy.capture_settings = lab.capture_settings
+                assert "was restored or copied" in str(refused(copy))
 
-    assert "was restored or copied" in str(refused(lab))
+                copy.pipeline(["*.*"]).teardown()
+                copy.pipeline(["*.*"]).setup()
+                copy.source.execute("INSERT INTO t VALUES (2)")
+
+                assert items(copy.source, "db_action", "content") == [("CREATE", None), ("INSERT", col("id", "2"))]
+        finally:
+            server.execute(f"DROP DATABASE {name}_copy WITH (FORCE)")
 
 
 def test_a_server_that_counts_transactions_anew_is_told(lab: Lab) -> None:
