@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState
+from penstock.apply.process import TablesAddedError
 from penstock.change import TableName
 from penstock.pipeline.sink import FeedSettings
 from penstock.schema import Dictionary
@@ -19,6 +21,9 @@ from penstock.sinks.events.task import EventTask
 from penstock.sinks.feed import PublishedFeed, published
 from penstock.spark.starting import Spark
 from penstock.stream import Slice
+
+_HEAR_EVERY_S = 3.0
+"""How often an idle run looks whether copies were requested or cancelled."""
 
 
 class EventFeed(PublishedFeed):
@@ -43,12 +48,24 @@ class EventFeed(PublishedFeed):
         self._form = form
         self._on_bad_value = on_bad_value
         self._jobs = EventJobs(spark)
+        self._heard_at = 0.0
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run, of `known` tables; their partitions may change."""
         self._jobs = EventJobs(self._spark)
         self._open(known)
         self._jobs.warm_up()
+
+    def look_around(self) -> None:
+        """Raise TablesAddedError if others have asked for copies, or cancelled some; see `PublishedFeed` for the rest.
+
+        A run that publishes at that moment notices it there: whoever writes the request becomes the only publisher.
+        """
+        super().look_around()
+        if time.monotonic() - self._heard_at > _HEAR_EVERY_S:
+            self._heard_at = time.monotonic()
+            if self._ledger.heard():
+                raise TablesAddedError("copies of tables were requested or cancelled")
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Publish the changes of a slice, and with them where it ends."""

@@ -10,6 +10,7 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
+from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.history import Consumer, History, Joined
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import entry_of
@@ -93,8 +94,10 @@ class EventLedger(SinkLedger):
             published_state = last.moved(end, anchor)
             self.write(published_state, published_state.position_entry)
 
-    def write(self, published_state: PublishedState, *entries: StateEntry) -> None:
-        """Have the pipeline stand somewhere else, without an event.
+    def write(
+        self, published_state: PublishedState, *entries: StateEntry, records: Sequence[OutgoingRecord] = ()
+    ) -> None:
+        """Have the pipeline stand somewhere else, with the records that say so to receivers, if there are any.
 
         Raises:
             FencedError: Another run has begun.
@@ -105,6 +108,9 @@ class EventLedger(SinkLedger):
         publisher = self._publisher
         assert publisher is not None
         with publisher.transaction() as transaction:
+            if records:
+                published_state = published_state.with_records(transaction.send(records))
+                entries = (*entries, published_state.position_entry)
             transaction.stand(published_state, *entries)
         self.published_state = publisher.published_state
 
@@ -118,6 +124,16 @@ class EventLedger(SinkLedger):
     def is_copied(self, id_: int, table: TableName) -> bool:
         """Whether the rows of a table were published under the name that it has."""
         return self.published_state.is_copied(id_, table)
+
+    def cancelled(self) -> Mapping[TableName, int]:
+        """Return the tables that are not published, since their copy was cancelled; see `SinkLedger`."""
+        return self.published_state.withheld
+
+    def heard(self) -> bool:
+        """Whether others have asked for copies, or cancelled some, since this run looked where the pipeline stands."""
+        now = self._log.published_state()
+        last = self.published_state
+        return (now.requested, now.cancelled) != (last.requested, last.cancelled)
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return what was put aside since the last call; the first call begins where the run did."""
