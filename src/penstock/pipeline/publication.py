@@ -147,13 +147,14 @@ class Publication(Capturing):
             requests = self._sink.requests()
             ids = {name: version.id for name, version in current.items()}
             withheld = {} if requests is None else requests.withheld(ids)
+            lacking = followed - whole - withheld.keys()
             found = status_of(
                 self.config.name,
                 process,
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(followed - whole - withheld.keys()),
+                    to_copy=len(self._source.describe(lacking)) if lacking else 0,
                     refused=None if refused is None else str(refused),
                     attention=[*map(str, self.not_captured()), *withheld.values()],
                 ),

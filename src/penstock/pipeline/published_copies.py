@@ -6,16 +6,21 @@ at work notices that, looks where the pipeline stands, and copies the table befo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.change import TableName
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
 from penstock.patterns import TablePattern, nearest_table
 from penstock.sinks.events.encoding import RecordFormat, cancellations
 from penstock.sinks.events.publisher import EventDestination, PublishTransaction, open_for_run
 from penstock.sinks.events.state import OpenPublishedCopy, PublishedState, RequestedCopy
+
+_MOST_ATTEMPTS = 50
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,16 @@ class PublishedCopies:
         Raises:
             OperatorError: A pattern means no table, or receivers of the format drop none.
         """
-        tables = {name: known[name] for name in _matching(patterns, known, where=self._log.label)}
         if recreates and not self._form.begins_tables_anew:
             raise OperatorError(
                 "receivers of change events are told of rows alone, and make no table anew",
                 where=self._log.label,
                 do="leave --recreate out",
             )
+        tables = {name: known[name] for name in _matching(patterns, known, where=self._log.label)}
+        return self._between(lambda: self._request_now(tables, recreates=recreates))
+
+    def _request_now(self, tables: Mapping[TableName, int], *, recreates: bool) -> CopyRequests:
         with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
             state = publisher.published_state
             due = {name for name, id_ in tables.items() if _is_due(state, name, id_)}
@@ -109,6 +117,9 @@ class PublishedCopies:
             OperatorError: A pattern means no table; or a part was published, and receivers of the format keep it: such
                 a copy is finished.
         """
+        return self._between(lambda: self._cancel_now(patterns, known))
+
+    def _cancel_now(self, patterns: Sequence[str], known: Collection[TableName]) -> CopyCancellations:
         with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
             before = publisher.published_state
             under_way = {name for copy in before.copies.values() for name in copy.ids}
@@ -126,6 +137,18 @@ class PublishedCopies:
         cancelled = affected & after.cancelled.keys()
         withdrawn = (requested | affected) - cancelled
         return CopyCancellations(sorted(withdrawn), sorted(cancelled), sorted(set(tables) - withdrawn - cancelled))
+
+    def _between(self, do: Callable[[], T]) -> T:
+        """Do something as the only publisher; again where a run that is at work has published at that moment."""
+        for _ in range(_MOST_ATTEMPTS):
+            before = self._log.published_state()
+            try:
+                return do()
+            except RetryableError:
+                # A destination that is out of reach says so here, or stands where it did.
+                if self._log.published_state() == before:
+                    raise
+        return do()
 
     def _cancel(
         self,

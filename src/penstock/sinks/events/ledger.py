@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, QueueState
@@ -17,9 +18,12 @@ from penstock.pipeline.published_queue import entry_of
 from penstock.pipeline.sink import SinkLedger, process_of
 from penstock.position import Anchor, Scn
 from penstock.sinks.events.publisher import EventDestination, Publisher, begin_run, open_for_run
-from penstock.sinks.events.state import PublishedState, StateEntry
+from penstock.sinks.events.state import PublishedState, RequestedCopy, StateEntry
 from penstock.sinks.events.task import Published
 from penstock.stream import TableVersion
+
+Asks: TypeAlias = tuple[Mapping[TableName, RequestedCopy], Mapping[TableName, int]]
+"""The copies that are requested, and those that are cancelled."""
 
 
 class EventLedger(SinkLedger):
@@ -129,11 +133,13 @@ class EventLedger(SinkLedger):
         """Return the tables that are not published, since their copy was cancelled; see `SinkLedger`."""
         return self.published_state.withheld
 
-    def heard(self) -> bool:
-        """Whether others have asked for copies, or cancelled some, since this run looked where the pipeline stands."""
-        now = self._log.published_state()
-        last = self.published_state
-        return (now.requested, now.cancelled) != (last.requested, last.cancelled)
+    def asks(self, *, anew: bool = False) -> Asks:
+        """Return what users have asked for, as far as this run knows it; `anew` reads where the pipeline stands.
+
+        What a task publishes behind a request that it has met is known here, too.
+        """
+        state = self._log.published_state() if anew else self.published_state
+        return state.requested, state.cancelled
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return what was put aside since the last call; the first call begins where the run did."""
