@@ -376,6 +376,52 @@ def test_change_events_tell_of_rows_again_and_cannot_take_them_back(
     assert {value["source"]["snapshot"] for value in values[900:]} == {"incremental"}
 
 
+def test_a_row_of_tables_that_is_set_to_creating_has_its_table_sent_anew(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    lab.source.execute(SHOP)
+    publication = with_documented(tmp_path, lab)
+    publication.setup()
+    run(publication)
+    slave = receiver(tmp_path, lab.target_url)
+    slave.setup()
+    follow(slave)
+    lab.target.execute("DELETE FROM t WHERE id < 500")
+    before = len(messages_of(tmp_path))
+
+    with publication.start():
+        lab.source.execute("UPDATE REPL_TABLES SET STATUS = 'CREATING' WHERE TABLENAME = 't'")
+        await_true(lambda: outline(messages_of(tmp_path)[before:]) == [["CREATE", "t"], "content t"])
+    run(publication)
+
+    status = lab.source.execute("SELECT TABLENAME, STATUS FROM REPL_TABLES ORDER BY 1").fetchall()
+    assert status == [("other", "OK"), ("t", "OK")]
+    items = lab.source.execute("SELECT DB_ACTION, TABLENAME FROM REPL_ITEMS").fetchall()
+    assert items[-1] == ("CREATE", "t")
+    assert outline(messages_of(tmp_path)[before:]) == [["CREATE", "t"], "content t"]
+    follow(slave)
+    lab.assert_identical("t", "other")
+
+    # So has one that is taken out and put in again, while no run is at work.
+    lab.source.execute("DELETE FROM REPL_TABLES WHERE TABLENAME = 'other'")
+    lab.source.execute(
+        "INSERT INTO REPL_TABLES (CATALOGNAME, SCHEMANAME, TABLENAME, STATUS, REPL_KEY, TRIGGER_NAME, DEBUG)"
+        " VALUES (' ', 'public', 'other', 'CREATING', REPL_INCREMENT(), '', 0)"
+    )
+    run(publication)
+    run(publication)
+    assert outline(messages_of(tmp_path)[before:])[2:] == [["CREATE", "other"], "content other"]
+
+
+def with_documented(folder: Path, lab: Lab) -> Publication:
+    publication = opened(folder, lab)
+    path = folder / "publish.yaml"
+    path.write_text(path.read_text().replace('["public.*"]}', '["public.*"], documented: {}}'))
+    publication = penstock.open(path)
+    assert isinstance(publication, Publication)
+    return publication
+
+
 KILLS = {
     "in the copy": None,
     "before a cancel is written": True,

@@ -298,6 +298,23 @@ class Publication(Capturing):
         self._check_sink()
         return requests.cancel(patterns, self._captured_roots())
 
+    def follow(self, listener: RunListener) -> None:
+        """Bring the capture up to date, and take up copies that the source asks for; see `Capturing.follow`."""
+        super().follow(listener)
+        self._take_up_asked()
+
+    def _take_up_asked(self) -> None:
+        """Request the copies that the documented tables ask for."""
+        requests = self._sink.requests()
+        if requests is None or not (asked := self._database.copies_asked()):
+            return
+        if not self._sink.is_made():
+            return
+        roots = {name: version.id for name, version in self._captured_roots().items() if version.id in asked}
+        requests.request_again(roots)
+        # Only now: a run that ends in between asks once more.
+        self._database.forget_asked(asked)
+
     def _captured_roots(self) -> Mapping[TableName, TableVersion]:
         """The tables that this pipeline follows, by name; some may not be there any more."""
         with closing(self._source.open_source()) as stream:
@@ -393,6 +410,7 @@ class Publication(Capturing):
             access=self._source.access,
             open_source=self._source.open_source,
             follow_source=lambda: self.follow(listener),
+            take_up_asked=self._take_up_asked,
             is_meant=self.is_meant,
             uncopied=lambda versions: self._uncopied(versions, ledger),
             until_caught_up=until_caught_up,

@@ -95,6 +95,10 @@ class PublishedCopies:
         tables = {name: known[name] for name in _matching(patterns, known, where=self._log.label)}
         return self._between(lambda: self._request_now(tables, recreates=recreates))
 
+    def request_again(self, tables: Mapping[TableName, int]) -> CopyRequests:
+        """Ask for new copies of tables that are known to be there, by the source's own number of each."""
+        return self._between(lambda: self._request_now(tables, recreates=False))
+
     def _request_now(self, tables: Mapping[TableName, int], *, recreates: bool) -> CopyRequests:
         with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
             state = publisher.published_state

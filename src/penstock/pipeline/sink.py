@@ -140,6 +140,7 @@ class FeedSettings:
     Attributes:
         source: Its name.
         access: How tasks reach it; `open_source` is how this process does.
+        take_up_asked: Requests the copies that the source asks for.
         uncopied: The tables, of these versions, whose rows were not published yet.
         until_caught_up: The run ends by itself, so nothing waits for more.
         left_out: Tables whose changes are passed over.
@@ -149,6 +150,7 @@ class FeedSettings:
     access: SourceAccess
     open_source: Callable[[], Source]
     follow_source: Callable[[], None]
+    take_up_asked: Callable[[], None]
     is_meant: Callable[[TableName], bool]
     uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]]
     until_caught_up: bool

@@ -75,6 +75,7 @@ class EventFeed(PublishedFeed):
         super().look_around()
         if time.monotonic() - self._heard_at > _HEAR_EVERY_S:
             self._heard_at = time.monotonic()
+            self._following.take_up_asked()
             if self._ledger.asks(anew=True) != self._asks:
                 raise TablesAddedError("copies of tables were requested or cancelled")
 

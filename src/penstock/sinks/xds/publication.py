@@ -203,6 +203,9 @@ class EventLogPublication(Publication):
             lock.close()
         return lock is None
 
+    def _take_up_asked(self) -> None:
+        """Do nothing: no table is copied."""
+
     def _requests(self) -> NoReturn:
         raise self._refused("a document is an event, and no table is copied")
 
