@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.change import TableName
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.patterns import TablePattern, nearest_table
 from penstock.sinks.events.encoding import RecordFormat, cancellations
 from penstock.sinks.events.publisher import EventDestination, PublishTransaction, open_for_run
@@ -143,12 +143,12 @@ class PublishedCopies:
         return CopyCancellations(sorted(withdrawn), sorted(cancelled), sorted(set(tables) - withdrawn - cancelled))
 
     def _between(self, do: Callable[[], T]) -> T:
-        """Do something as the only publisher; again where a run that is at work has published at that moment."""
+        """Do something as the only publisher; again where a run has published, or begun, at that moment."""
         for _ in range(_MOST_ATTEMPTS):
             before = self._log.published_state()
             try:
                 return do()
-            except RetryableError:
+            except (RetryableError, FencedError):
                 # A destination that is out of reach says so here, or stands where it did.
                 if self._log.published_state() == before:
                     raise
