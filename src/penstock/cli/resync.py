@@ -123,7 +123,7 @@ def _publish_anew(publication: Publication, tables: Sequence[str], options: Publ
         told = [
             ("not copied anew, published as before", done.withdrawn),
             ("cancelled, and not published until a copy is requested", done.cancelled),
-            ("no copy was requested", done.idle),
+            ("without a copy that was requested or is under way", done.idle),
         ]
     else:
         asked = publication.request_copies(tables, recreates=options.recreate)
