@@ -197,6 +197,12 @@ class DatabaseSource(Installable, Protocol):
     def write_freeze(self, tables: Sequence[TableName]) -> WriteFreeze:
         """Return a watch on writers to the tables of this source that become `tables`."""
 
+    def copies_asked(self) -> Mapping[int, int]:
+        """Return the source's own numbers of tables that it asks to be copied anew, and which time of asking it is."""
+
+    def forget_asked(self, asked: Mapping[int, int]) -> None:
+        """Note that a run knows what `copies_asked` has returned."""
+
     def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
         """Open a session that returns another value at each call after partitions, labels or keys were made."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
+from typing import ClassVar
 
 import orjson
 import pyarrow as pa
@@ -21,7 +22,7 @@ from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.dbwatcher.compression import Compression, compress
 from penstock.formats.dbwatcher.message import Attribute, Message, Property
-from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message
+from penstock.formats.dbwatcher.tables import Creation, cancel_message, content_messages, create_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
@@ -73,6 +74,8 @@ class MessageFormat(RecordFormat):
     """DbWatcher messages as a format of records."""
 
     settings: MessageSettings
+
+    begins_tables_anew: ClassVar[bool] = True
 
     def encoder(self, tables: Dictionary, copied: Mapping[TableName, Scn]) -> MessageEncoder:
         """What makes messages of changes."""
@@ -151,12 +154,12 @@ class MessageEncoder(Encoder):
     ) -> Iterator[OutgoingRecord]:
         """Yield the messages of rows of a first copy, the one that creates the table before all of them."""
         at = place.place.commit_scn
-        key, txn_id = copy_key(at), copy_id(at, table.name)
+        key, txn_id = copy_key(at), copy_id(at, table.name, place.number)
         creation = Creation(table, key, txn_id, key)
         with _naming(f"table {table.name}, first copy"):
             created = [create_message(creation, self.settings.writer)]
-        if table.name in self.copied:
-            # Another table had the name, which receivers would only empty.
+        if place.drops:
+            # Receivers would only empty it.
             gone = Change(0, Op.DDL, table.name, table.version, {}, None)
             created = [*self._messages_of(KeyedTransaction(txn_id, [gone], [key]), 0, at), *created]
         if place.before == 0:
@@ -175,6 +178,11 @@ class MessageEncoder(Encoder):
                 for record in self._content(creation, rows, counter, refusal, unpublishable):
                     counter += 1
                     yield record
+
+    def cancelled(self, table: TableName, at: Scn, number: int) -> Sequence[OutgoingRecord]:
+        """Return the message that cancels the copy of a table; see `Encoder`."""
+        creation = Creation(TableSchema(table, ()), copy_key(at), copy_id(at, table, number), copy_key(at))
+        return [self._record(cancel_message(creation, self.settings.writer))]
 
     def _content(
         self,

@@ -191,7 +191,10 @@ class MessageIndex:
             self._met |= piece.tables
         elif piece.event is not None and not self._is_known(held.txn_id, held.name):
             # What was sent again says nothing new of its table.
-            made = self._made_of(piece.event, was, piece.counter)
+            if piece.is_cancelled:
+                made: tuple[Change, ...] = (self._cancelled(piece.event, stored),)
+            else:
+                made = self._made_of(piece.event, was, piece.counter)
             held.has_ddl |= any(change.op is Op.DDL for change in made)
             held.told += made
         held.said.update(piece.said)
@@ -248,7 +251,7 @@ class MessageIndex:
 
     def _put_aside(self, stored: StoredMessage, fault: MalformedInputError) -> None:
         """Have a message go to the error queue, and the transactions that it may belong to."""
-        name = printable(stored.where.removeprefix(self._log.label).lstrip("/, "))
+        name = self._name_of(stored)
         gap = Change(0, Op.GAP, self._any_table(), NO_VERSION, {"reason": str(fault), "document": name}, None)
         for held in self._open.values():
             held.gap = gap
@@ -300,6 +303,17 @@ class MessageIndex:
             self._tables.begin(event.table, Scn(self.found[-1].position) if self.found else START)
         empties = event.action is Action.CREATE and counter == _STRUCTURE and is_known
         return ddl_of(event, was if is_known else None, self._tables.last(event.table), empties=empties)
+
+    def _cancelled(self, event: TableEvent, stored: StoredMessage) -> Change:
+        """What apply is told where the content of a table ends before it is whole: the error queue says so."""
+        reason = (
+            f"the initial update of table {event.table} was cancelled at the source: the target has a part of its rows,"
+            " and gets no change of it until a new one comes; request that there, then delete this entry"
+        )
+        return Change(0, Op.GAP, event.table, NO_VERSION, {"reason": reason, "document": self._name_of(stored)}, None)
+
+    def _name_of(self, stored: StoredMessage) -> str:
+        return printable(stored.where.removeprefix(self._log.label).lstrip("/, "))
 
     def _note(self, what: str, text: str, stored: StoredMessage) -> None:
         if what not in self._said:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
-from penstock.formats.dbwatcher.message import Attribute, Message, MessageRow, Route
+from penstock.formats.dbwatcher.message import CANCELLED, Attribute, Message, MessageRow, Route
 from penstock.formats.dbwatcher.parser import MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
@@ -31,6 +31,7 @@ class Piece(NamedTuple):
         said: All that its rows say, one behind the other, however they are cut into messages.
         tables: Those that its rows are of.
         event: DDL, in place of rows.
+        is_cancelled: The event, which is a CREATE, has come before, and no more of the table's content comes.
     """
 
     txn_id: str
@@ -42,6 +43,7 @@ class Piece(NamedTuple):
     said: bytes
     tables: frozenset[TableName] = frozenset()
     event: TableEvent | None = None
+    is_cancelled: bool = False
 
 
 class Asked(NamedTuple):
@@ -91,6 +93,10 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
     if (event := found.event) is not None:
         told = (event.action.value, str(event.table), [(c.name, list(c.attributes.items())) for c in event.metadata])
         piece = Piece(event.txn_id, 0, 0, event.repl_key, event.repl_key, counter, _plain(told), event=event)
+        return Asked([piece], found.keeps_open)
+    if (event := found.cancelled) is not None:
+        key, said = event.repl_key, _plain((CANCELLED, str(event.table)))
+        piece = Piece(event.txn_id, 0, 0, key, key, CANCELLED, said, event=event, is_cancelled=True)
         return Asked([piece], found.keeps_open)
     pieces, at = [], 0
     for number, part in enumerate(found.parts):

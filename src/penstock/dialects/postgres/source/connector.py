@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
@@ -229,6 +229,18 @@ class PostgresSourceConnector(PostgresConnector):
         """Say what disk the log takes, and for whom; see `history.log_hold`."""
         with self._connection("see what the change log takes") as connection:
             return history.log_hold(connection, self._set_name, older)
+
+    def copies_asked(self) -> Mapping[int, int]:
+        """Return the tables that the documented tables ask to be copied anew; see `documented.copies_asked`."""
+        if self._wanted is None:
+            return {}
+        with self._connection("read the documented tables") as connection:
+            return documented.copies_asked(connection, self._set_name)
+
+    def forget_asked(self, asked: Mapping[int, int]) -> None:
+        """Note that a run knows of copies that were asked for; see `documented.forget_asked`."""
+        with self._connection("write to the documented tables") as connection:
+            documented.forget_asked(connection, self._set_name, asked)
 
     def other_pipeline(self, origin: CaptureOrigin) -> str | None:
         """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""

@@ -75,6 +75,7 @@ _INNER_FUNCTIONS = (
     "change_watch",
     "announce",
     "announce_anew",
+    "ask_for_copy",
     "begin_watch",
     "end_capture",
     "take_up",
@@ -170,6 +171,34 @@ def place(connection: Connection, name: str) -> tuple[str, str] | None:
         return None
     found = connection.execute(f"SELECT schema_name, prefix FROM {quote(name)}.documented").fetchone()
     return None if found is None else (found[0], found[1])
+
+
+def copies_asked(connection: Connection, name: str) -> Mapping[int, int]:
+    """Return the numbers of the tables that TABLES asks to be sent anew, and which time of asking that is.
+
+    None in a set without TABLES, or in which no later `setup` has made the column.
+    """
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'copy_asked')",
+        [f"{quote(name)}.watched"],
+    ).fetchone()
+    if row is None or not row[0]:
+        return {}
+    rows = connection.execute(
+        f"SELECT relid::bigint, copy_asked FROM {quote(name)}.watched"
+        " WHERE copy_asked IS NOT NULL AND relid IS NOT NULL"
+    )
+    return dict(rows.fetchall())
+
+
+def forget_asked(connection: Connection, name: str, asked: Mapping[int, int]) -> None:
+    """Note that a run knows what `copies_asked` has returned; who has asked again since has asked for one more."""
+    connection.execute(
+        f"UPDATE {quote(name)}.watched w SET copy_asked = NULL"
+        " FROM unnest(%s::bigint[], %s::bigint[]) a (relid, number)"
+        " WHERE w.relid::bigint = a.relid AND w.copy_asked = a.number",
+        [list(asked), list(asked.values())],
+    )
 
 
 def list_steps(connection: Connection, name: str, tables: Iterable[TableName]) -> list[SetupStep]:

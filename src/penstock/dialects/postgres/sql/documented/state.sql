@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS {set}.watched (
   is_watched bool NOT NULL DEFAULT true,
   PRIMARY KEY (catalog_name, schema_name, table_name)
 );
+ALTER TABLE {set}.watched ADD COLUMN IF NOT EXISTS copy_asked bigint;
 CREATE UNIQUE INDEX IF NOT EXISTS watched_relid ON {set}.watched (relid) WHERE is_watched;
 COMMENT ON TABLE {set}.watched IS 'the rows of TABLES';
 ALTER TABLE {set}.watched ADD COLUMN IF NOT EXISTS create_seq bigint;
@@ -29,6 +30,7 @@ COMMENT ON COLUMN {set}.watched.create_seq IS 'the CREATE that readers have to t
 COMMENT ON COLUMN {set}.watched.relid IS 'the table that it means; null or gone: one that does not exist yet';
 COMMENT ON COLUMN {set}.watched.by_role IS 'the role that inserted it; null: setup';
 COMMENT ON COLUMN {set}.watched.is_captured_here IS 'the pipeline file does not ask for its capture';
+COMMENT ON COLUMN {set}.watched.copy_asked IS 'a number of each time that its rows are to be published anew; null: a run knows of it';
 COMMENT ON COLUMN {set}.watched.is_watched IS 'false: a user deleted the row, so setup does not add it again';
 
 CREATE TABLE IF NOT EXISTS {set}.watch (

@@ -77,6 +77,12 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
 $$;
 
+-- Have a pipeline that publishes send what a watched table contains once more. Its run looks here.
+CREATE OR REPLACE FUNCTION {set}.ask_for_copy(rel oid) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE {set}.watched SET copy_asked = nextval({seq}) WHERE relid = rel AND is_watched
+$$;
+
 -- Have the event triggers of the set leave alone what it does itself; returns what the setting was. No function is made
 -- with it: only a superuser may have one begin with a setting that is not the server's.
 CREATE OR REPLACE FUNCTION {set}.hush(setting text DEFAULT 'on') RETURNS text
@@ -193,7 +199,7 @@ BEGIN
   VALUES (given.catalogname, given.schemaname, given.tablename, wanted, given.repl_key, given.trigger_name, given.debug, rel, role);
   IF rel IS NOT NULL THEN
     UPDATE {set}.watched w SET is_captured_here = {set}.begin_watch(rel, wanted) WHERE w.relid = rel AND w.is_watched;
-    PERFORM {set}.announce('CREATE', rel), {set}.set_debugging(rel, given.debug);
+    PERFORM {set}.announce('CREATE', rel), {set}.ask_for_copy(rel), {set}.set_debugging(rel, given.debug);
   END IF;
   given.actions := wanted;
   given.status := {set}.watch_status(rel);
@@ -252,6 +258,10 @@ BEGIN
       -- Any status but OK asks for the capture to be made again.
       IF NEW.status IS DISTINCT FROM OLD.status AND NEW.status IS DISTINCT FROM 'OK' OR OLD.status = 'REMOVE' THEN
         PERFORM {set}.begin_watch(changed.relid, changed.actions);
+      END IF;
+      -- This one also asks for the table to be sent anew, as when its row was inserted.
+      IF NEW.status IS DISTINCT FROM OLD.status AND NEW.status = 'CREATING' THEN
+        PERFORM {set}.announce('CREATE', changed.relid), {set}.ask_for_copy(changed.relid);
       END IF;
       PERFORM {set}.set_debugging(changed.relid, changed.debug) WHERE NEW.debug IS DISTINCT FROM OLD.debug;
     END IF;
