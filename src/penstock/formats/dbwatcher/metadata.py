@@ -88,6 +88,11 @@ _READ_BY_NUMBER: Mapping[int, LogicalType] = {
 _MOST_DIGITS, _MOST_CHARACTERS = 1_000, 10_485_760
 """What claims more has no limit: drivers say so with a large number."""
 
+_NO_SCALE = -127
+"""What Oracle says where there is no scale. Another one below zero is the type's own, as that of `numeric(5,-2)`."""
+
+_WRAPPED = 1 << 11
+
 
 def metadata_of(table: TableSchema) -> Sequence[ColumnMetadata]:
     """Return what a message says of a table's columns, in their order."""
@@ -163,8 +168,10 @@ def _logical(metadata: ColumnMetadata) -> LogicalType:
     size = _number(metadata, "charLength") or _number(metadata, "colSize")
     number = _number(metadata, "sqlType")
     if type_ in ("numeric", "decimal", "number"):
-        # A scale below zero is Oracle's way to say that there is none.
-        is_sized = 0 < (precision or 0) <= _MOST_DIGITS and (scale or 0) >= 0
+        if type_ == "numeric" and scale is not None and _WRAPPED // 2 <= scale < _WRAPPED:
+            # PostgreSQL's driver hands on the 11 bits in which the server keeps a scale below zero.
+            scale -= _WRAPPED
+        is_sized = 0 < (precision or 0) <= _MOST_DIGITS and scale != _NO_SCALE
         return decimal(precision, scale or 0) if is_sized else decimal()
     if type_ in _TEXTS:
         return string(size if size and size <= _MOST_CHARACTERS else None, is_padded=_TEXTS[type_])
