@@ -252,6 +252,7 @@ def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
             version=messages.version,
             db_id=messages.database or _database_name(config),
             most_rows=messages.max_rows,
+            most_transactions=messages.collect_transactions,
             sends_unchanged=messages.send_unchanged_updates,
             sends_truncate=messages.send_truncate,
         ),

@@ -37,9 +37,9 @@ from penstock.schema import Column, TableSchema, Unique
 
 TYPES = [
     "integer(16)", "integer(32)", "integer(64)", "boolean", "decimal", "decimal(12,3)", "decimal(10,0)",
-    "decimal(5,-2)", "decimal(3,5)", "float(32)", "float(64)", "string", "string(40)", "string(5,padded)", "binary", "date", "time", "time(3)", "timetz", "timestamp",
-    "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml", "bits", "bits(8)", "array(integer(32))",
-    "array(timestamp(3))", "other('inet')",
+    "decimal(5,-2)", "decimal(3,5)", "float(32)", "float(64)", "string", "string(40)", "string(5,padded)", "binary",
+    "date", "time", "time(3)", "timetz", "timestamp", "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml",
+    "bits", "bits(8)", "array(integer(32))", "array(timestamp(3))", "other('inet')",
 ]  # fmt: skip
 
 NAMES = [f"c{n} \"<&>'" for n in range(len(TYPES))]

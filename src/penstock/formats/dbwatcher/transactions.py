@@ -163,7 +163,7 @@ class TransactionWriter:
                 if row is None:
                     continue
                 if len(rows) % _MEASURED_ROWS == 0:
-                    size += sum(_size(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
+                    size += sum(chars_of(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
                 if (most and len(rows) > most) or size > self._settings.most_chars:
                     yield rows
                     rows, size = [], 0
@@ -260,7 +260,7 @@ _Rows: TypeAlias = list[tuple[MessageRow, int]]
 _Piece: TypeAlias = _Rows | _TableChange
 
 
-def _size(row: MessageRow) -> int:
+def chars_of(row: MessageRow) -> int:
     """Return about how many characters the columns of a row take."""
     images = (row.columns, row.old or {})
     return sum(_COLUMN_CHARS + len(value or "") for image in images for value in image.values())

@@ -27,6 +27,7 @@ from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.dbwatcher.collector import Collector
 from penstock.sinks.dbwatcher.keys import NUMBER_BITS, copy_id, copy_key, repl_key
 from penstock.sinks.events.encoding import (
     CopyPlace,
@@ -122,13 +123,18 @@ class MessageEncoder(Encoder):
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
     ) -> Iterator[TransactionInfo]:
-        """Yield what is told of one transaction after the other; see `Encoder`."""
+        """Yield what is told of one transaction after the other; see `Encoder`.
+
+        Where transactions are collected, their record is told of with the last one.
+        """
+        messages: Sequence[Message] = ()
 
         def tell(rows: Sequence[NumberedRow]) -> TransactionInfo:
-            transaction = self._transaction(rows)
+            nonlocal messages
+            messages, transaction = (), self._transaction(rows)
             if transaction is None:
                 return TransactionInfo((), 0)
-            _, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
+            messages, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
             return TransactionInfo(records, len(transaction.changes) if records else 0)
 
         def fault(row: NumberedRow) -> UnpublishableError | None:
@@ -138,7 +144,16 @@ class MessageEncoder(Encoder):
                 return exc
             return None
 
-        return told_or_aside(batches, tell, fault, on_bad_value)
+        all_told = told_or_aside(batches, tell, fault, on_bad_value)
+        if self.settings.writer.most_transactions <= 1:
+            yield from all_told
+            return
+        collector = Collector(
+            self.settings.writer, self._record, lambda record: refusal(_with_number(record, _LAST_NUMBER))
+        )
+        for told in all_told:
+            yield replace(told, records=list(collector.take(messages)))
+        yield TransactionInfo(list(collector.rest()), 0)
 
     def of_rows(
         self,
