@@ -60,7 +60,7 @@ class TableEvent:
     """A table was created, altered or dropped.
 
     Attributes:
-        metadata: Of a CREATE, the columns, see `metadata.table_of`.
+        metadata: Of a CREATE, the columns, see `metadata.table_of`; of an ALTER, if it has them.
     """
 
     action: Action

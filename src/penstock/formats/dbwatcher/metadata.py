@@ -4,15 +4,21 @@ The attributes are those of JDBC: `type` is what the database calls the type, wi
 number that `java.sql.Types` has for it; `precision` and `scale` are of numbers, `colSize` and `charLength` of texts.
 Zeros, empty texts and defaults are left out, except `nullable`. They say less than a definition: no order of the key's
 columns, no foreign keys, no labels of an enum.
+
+An ALTER of Penstock's has three attributes more, which other readers ignore: `was`, what the column was called before,
+empty for a new one; `filled`, the text that rows have in a new one which were there before it; `unclear`, why it cannot
+be told what rows have in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
-from penstock.change import TableName
+from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import ColumnMetadata
+from penstock.formats.dbwatcher.protect import NOT_XML
 from penstock.logical import BINARY, Kind, LogicalType, decimal, floating, integer, of_sql_name, other, string
 from penstock.schema import Column, TableSchema, Unique
 from penstock.text import printable
@@ -104,6 +110,37 @@ def metadata_of(table: TableSchema) -> Sequence[ColumnMetadata]:
         if key is not None and column.name in key.columns:
             said |= {"pk": "true", "pkName": key.name}
         found.append(ColumnMetadata(column.name, said))
+    return found
+
+
+WAS, FILLED, UNCLEAR = "was", "filled", "unclear"
+
+
+def altered_metadata_of(table: TableSchema, told: Image) -> Sequence[ColumnMetadata]:
+    """Return what an ALTER says of a table's columns; nothing where it is not known what has become of each.
+
+    Args:
+        told: The change of DDL: the table before (`was`) and behind it (`is`), with the numbers that columns keep;
+            why it cannot be told of a column what rows have in it (`unclear`), or of the whole table (`unlike`).
+    """
+    shapes = [json.loads(told.get(part) or "null") for part in ("was", "is")]
+    if any("columns" not in (shape or {}) for shape in shapes) or told.get("unlike") is not None:
+        return ()
+    old, new = (shape["columns"] for shape in shapes)
+    numbers = {column["name"]: number for number, column in new.items()}
+    unclear: Mapping[str, str] = json.loads(told.get("unclear") or "{}")
+    found = []
+    for column in metadata_of(table):
+        number = numbers.get(column.name)
+        # What rules have added is there in every version.
+        before = column.name if number is None else old[number]["name"] if number in old else ""
+        said = {**column.attributes, WAS: before}
+        why = unclear.get(column.name)
+        filled = None if before or number is None else new[number].get("filled")
+        if filled is not None and NOT_XML.search(filled) is not None:
+            filled, why = None, "is filled with a text that XML cannot carry"
+        said |= {} if filled is None else {FILLED: filled}
+        found.append(ColumnMetadata(column.name, said if why is None else {**said, UNCLEAR: why}))
     return found
 
 

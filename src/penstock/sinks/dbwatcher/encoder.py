@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
-import orjson
 import pyarrow as pa
 
 from penstock import change as c
 from penstock.apply.apply_errors import NOT_CAPTURED, OTHER, VALUE_TOO_LONG
-from penstock.apply.ddl import is_rename, name_before
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.dbwatcher.compression import Compression, compress
@@ -27,6 +25,7 @@ from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.dbwatcher.altered import alters, as_messages_tell
 from penstock.sinks.dbwatcher.collector import Collector
 from penstock.sinks.dbwatcher.keys import NUMBER_BITS, copy_id, copy_key, repl_key
 from penstock.sinks.events.encoding import (
@@ -301,9 +300,9 @@ class MessageEncoder(Encoder):
                 raise _not_captured(name, scn)
             change = Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER]))
             if op is Op.DDL:
-                if not _alters(change):
+                if not alters(change):
                     continue
-                change = _without_rename(change)
+                change = as_messages_tell(change)
             changes.append(change)
             keys.append(repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
@@ -338,23 +337,6 @@ class MessageEncoder(Encoder):
 
 
 _LAST_NUMBER = 10**18
-
-
-def _alters(change: Change) -> bool:
-    """Whether DDL changes what receivers have of a table: not an index, or the way that it is stored."""
-    image = change.before or {}
-    was, now = (orjson.loads(text) if (text := image.get(part)) is not None else {} for part in ("was", "is"))
-    return any(was.get(part) != now.get(part) for part in ("schema", "name", "key", "columns"))
-
-
-def _without_rename(change: Change) -> Change:
-    """DDL as messages can tell it: of a table that was renamed, that there is none of its name any more.
-
-    Under its new name the table is created and filled by a first copy.
-    """
-    if not is_rename(change):
-        return change
-    return replace(change, table=name_before(change), before={**(change.before or {}), "is": None})
 
 
 @contextmanager

@@ -122,6 +122,8 @@ class MessageIndex:
         self._met: set[TableName] = set()
         # A message that cannot be read said that its transaction goes on.
         self._lost: Change | None = None
+        # By transaction that is open, the tables that ALTER messages have described, and the messages' positions.
+        self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
 
     def look(self) -> None:
@@ -169,6 +171,8 @@ class MessageIndex:
                 closed.append(self._open.pop(piece.txn_id))
         if not asked.keeps_open:
             self._lost = None
+        for one in closed:
+            self._altered.pop(one.txn_id, None)
         self._close([one for one in closed if not self._is_repeat(one, stored)], stored)
 
     def _gather(self, piece: Piece, was: TableSchema | None, stored: StoredMessage) -> None:
@@ -182,6 +186,8 @@ class MessageIndex:
             if name == held.name:
                 # The watcher begins the transaction anew.
                 held = None
+                if piece.event is None:
+                    self._take_back(piece.txn_id)
             elif held.last_piece[1] is not None and piece.first_key <= held.last_piece[1]:
                 raise _differs(piece.txn_id, stored)
         if held is None:
@@ -276,18 +282,31 @@ class MessageIndex:
         schema = said.get(Attribute.SCHEMA, "")
         schema = schema if schema.strip() else self._reading.default_schema
         name = TableName(schema, said.get(Attribute.TABLE_NAME) or head.ident)
-        was = self._tables.last(name)
-        is_old = head.command is not Command.CREATE and self._tables.is_created(name)
-        key = said.get(Attribute.REPL_KEY, "").strip()
+        is_old = head.command not in (Command.CREATE, Command.ALTER) and self._tables.is_created(name)
+        key, txn_id = said.get(Attribute.REPL_KEY, "").strip(), said.get(Attribute.TRANSACTION) or head.ident
         if key.isdecimal():
-            counter = said.get(Attribute.CREATE_COUNTER, "").strip()
-            is_old |= self._is_known(said.get(Attribute.TRANSACTION) or head.ident, (int(key), counter))
+            here = int(key), said.get(Attribute.CREATE_COUNTER, "").strip()
+            held = self._open.get(txn_id)
+            if held is not None and held.name == here:
+                self._take_back(txn_id)
+            is_old |= self._is_known(txn_id, here if held is None else held.name)
+        was = self._tables.last(name)
         if head.metadata and not is_old:
             try:
-                self._tables.create(table_of(name, head.metadata), stored.place.position)
+                described = table_of(name, head.metadata)
             except MalformedInputError as exc:
                 raise MalformedInputError(exc.what, where=stored.where, do=exc.do) from exc
+            if head.command is Command.ALTER:
+                self._tables.alter(described, stored.place.position)
+                self._altered.setdefault(txn_id, []).append((name, stored.place.position))
+            else:
+                self._tables.create(described, stored.place.position)
         return was
+
+    def _take_back(self, txn_id: str) -> None:
+        """Forget what ALTER messages of a transaction say that comes again from its beginning."""
+        for table, position in self._altered.pop(txn_id, ()):
+            self._tables.forget(table, position)
 
     def _made_of(self, event: TableEvent, was: TableSchema | None, counter: str) -> tuple[Change, ...]:
         """Return what apply is to be told of DDL; nothing of a table that begins."""
@@ -299,7 +318,10 @@ class MessageIndex:
         if event.action is Action.CREATE and not is_known:
             self._tables.begin(event.table, Scn(self.found[-1].position) if self.found else START)
         empties = event.action is Action.CREATE and counter == _STRUCTURE and is_known
-        return ddl_of(event, was if is_known else None, self._tables.last(event.table), empties=empties)
+        # An ALTER goes by what is known of the table, whether or not rows of it came.
+        was = was if is_known or event.action is Action.ALTER else None
+        is_declared = self._tables.is_declared(event.table)
+        return ddl_of(event, was, self._tables.last(event.table), empties=empties, is_declared=is_declared)
 
     def _note(self, what: str, text: str, stored: StoredMessage) -> None:
         if what not in self._said:
