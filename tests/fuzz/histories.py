@@ -175,7 +175,8 @@ class Play:
             is_whole = len(numbers[piece.of]) == self.needed[piece.of]
             if piece.of[1] in self.input.named or piece.of in self.input.overwritten:
                 continue
-            if (is_whole or not self.input.has_ends) and not read.issuperset(piece.values):
+            waits = self.input.has_ends or self.input.waits_for_ends
+            if (is_whole or not waits) and not read.issuperset(piece.values):
                 self.result.wrong.append(f"left out: {piece.of}")
 
 

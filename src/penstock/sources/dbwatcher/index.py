@@ -26,6 +26,7 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
+from penstock.sources.dbwatcher.numbers import MessageNumbers
 from penstock.sources.dbwatcher.pieces import Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import KnownTables
@@ -125,6 +126,7 @@ class MessageIndex:
         # By transaction that is open, the tables that ALTER messages have described, and the messages' positions.
         self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
+        self._numbers = MessageNumbers()
 
     def look(self) -> None:
         """Look through the messages that came since; stops at one that is at fault."""
@@ -143,6 +145,7 @@ class MessageIndex:
         return bisect_right(self.found, int(position), key=lambda one: one.position)
 
     def _add(self, stored: StoredMessage) -> None:
+        message = None
         try:
             message = read(stored, self._reading)
             if message is None:
@@ -152,12 +155,16 @@ class MessageIndex:
                     stored,
                 )
                 return
+            if not self._reading.accepts_missing:
+                self._numbers.take(message, stored.where)
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
         except MalformedInputError as exc:
             if not self._reading.puts_aside:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
+            if message is None:
+                self._numbers.take_unread(stored.body, stored.properties)
             self._put_aside(stored, exc)
             return
         closed: list[_Gathered] = []
@@ -191,6 +198,9 @@ class MessageIndex:
             elif held.last_piece[1] is not None and piece.first_key <= held.last_piece[1]:
                 raise _differs(piece.txn_id, stored)
         if held is None:
+            if not self._is_known(piece.txn_id, name) and self._is_part_of_known(piece.txn_id, name):
+                # Its end may never come: what the transaction says otherwise is said now.
+                raise _differs(piece.txn_id, stored)
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
         if piece.event is None and piece.changes:
             held.told.append(MessageStretch(stored.place, piece.part, piece.changes))
@@ -210,8 +220,8 @@ class MessageIndex:
         Raises:
             HistoryError: One of the same name came before, and said something else.
         """
-        (first_key, counter), last_key = whole.name, whole.last_piece[1]
-        if first_key is None:
+        last_key = whole.last_piece[1]
+        if whole.name[0] is None:
             return False
         now = _Known(whole.name, last_key, whole.said.digest())
         earlier = self._known.setdefault(whole.txn_id, [])
@@ -220,12 +230,20 @@ class MessageIndex:
                 if known != now:
                     raise _differs(whole.txn_id, stored)
                 return True
-            is_content = bool(known.name[1] or counter)
-            # A watcher that goes by the order of keys sends what transactions did by turns in several messages.
-            if not is_content and known.last_key is not None and first_key <= known.last_key:
-                raise _differs(whole.txn_id, stored)
+        if self._is_part_of_known(whole.txn_id, whole.name):
+            raise _differs(whole.txn_id, stored)
         earlier.append(now)
         return False
+
+    def _is_part_of_known(self, txn_id: str, name: tuple[int | None, str]) -> bool:
+        """Whether keys come back, at or below those that a transaction had."""
+        first_key, counter = name
+        # A watcher that goes by the order of keys sends what transactions did by turns in several messages.
+        return first_key is not None and any(
+            known.last_key is not None and first_key <= known.last_key
+            for known in self._known.get(txn_id, ())
+            if not (known.name[1] or counter)
+        )
 
     def _is_known(self, txn_id: str, name: tuple[int | None, str]) -> bool:
         """Whether a transaction of a name came before, whatever it said."""

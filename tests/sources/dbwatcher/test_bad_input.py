@@ -1,0 +1,203 @@
+"""What is wrong with messages: each fault is one clear error, nothing behind it is lost, and nothing doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import MalformedInputError
+from penstock.history import HistoryError
+from penstock.position import Scn
+from penstock.sources.dbwatcher.numbers import MissingMessagesError
+from tests.sources.dbwatcher.messages import CREATE, OPEN, cols, message, row
+from tests.sources.dbwatcher.test_source import Folder, insert, put_in, read
+
+GOOD = message("8", put_in(8, 21, "8"))
+
+ENTITY = (
+    '<?xml version="1.0"?><!DOCTYPE sql [{}]><sql><desc><command>REPLICATION</command><ident>&x;</ident></desc></sql>'
+)
+
+BOMB = "".join(f'<!ENTITY x{n} "{f"&x{n - 1};" * 10}">' for n in range(1, 10))
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "cut in an element": (GOOD.encode()[:-40], "the message is no XML"),
+    "cut in the declaration": (GOOD.encode()[:10], "the message is no XML"),
+    "empty": (b"", "the message is no XML"),
+    "bytes": (bytes(range(256)), "the message is no XML"),
+    "other root": (b"<html><body/></html>", "not <sql>"),
+    "element never closed": (GOOD.encode().replace(b"</row>", b""), "the message is no XML"),
+    "external entity": (
+        ENTITY.format('<!ENTITY x SYSTEM "file:///etc/passwd">').encode(),
+        "declares a document type; no entity is resolved",
+    ),
+    "parameter entity": (
+        ENTITY.format('<!ENTITY % x SYSTEM "http://127.0.0.1/x"> %x;').encode(),
+        "declares a document type; no entity is resolved",
+    ),
+    "entity bomb": (
+        ENTITY.format(f'<!ENTITY x0 "ha">{BOMB}<!ENTITY x "&x9;">').encode(),
+        "declares a document type; no entity is resolved",
+    ),
+    "entity that is not declared": (GOOD.replace(">8<", ">&x;<", 1).encode(), "the message is no XML"),
+    "base64 of another alphabet": (
+        message("8", row("INSERT", '<col name="name" encoding="base64">AP-_</col>', 21, "8")).encode(),
+        "not padded Base64 of the standard alphabet",
+    ),
+    "base64 without padding": (
+        message("8", row("INSERT", '<col name="name" encoding="base64">c2VjcmV0cw</col>', 21, "8")).encode(),
+        "not padded Base64 of the standard alphabet",
+    ),
+    "base64 of no text": (
+        message("8", row("INSERT", '<col name="name" encoding="base64">/////w==</col>', 21, "8")).encode(),
+        "value of column 'name'",
+    ),
+    "unknown encoding": (
+        message("8", row("INSERT", '<col name="name" encoding="rot13">frperg</col>', 21, "8")).encode(),
+        "the encoding 'rot13' is not base64 or forcePlain",
+    ),
+    "unknown charset": (
+        message(
+            "8", row("INSERT", '<col name="name" encoding="base64" charset="klingon">AA==</col>', 21, "8")
+        ).encode(),
+        "the charset 'klingon' is not known",
+    ),
+    "latin-1 that says it is UTF-8": (
+        message("8", row("INSERT", '<col name="name">é</col>', 21, "8")).encode("latin-1"),
+        "the message is no XML",
+    ),
+    "UTF-16 that says it is UTF-8": (GOOD.encode("utf-16-le"), "the message is no XML"),
+    "control character": (GOOD.replace(">8<", ">\x01<", 1).encode(), "the message is no XML"),
+    "U+0000": (GOOD.replace(">8<", ">&#x0;<", 1).encode(), "the message is no XML"),
+    "two roots": (GOOD.encode() + b"<sql/>", "the message is no XML"),
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_a_fault_is_one_error_and_what_follows_is_applied_once_it_is_mended(tmp_path: Path, why: str) -> None:
+    bad, said = BAD[why]
+    folder = Folder(tmp_path, CREATE, message("7", put_in(7, 20, "7")))
+    (tmp_path / "000003.xml").write_bytes(bad)
+    (tmp_path / "000004.xml").write_text(message("9", put_in(9, 30, "9")))
+
+    messages = folder.open()
+    part = messages.next_slice(Scn(0))
+    assert part is not None
+    assert part.commit_scns.tolist() == [2]
+    with pytest.raises(MalformedInputError) as raised:
+        messages.next_slice(Scn(2))
+
+    assert said in str(raised.value)
+    assert f"{tmp_path}/000003.xml" in str(raised.value)
+    assert raised.value.do
+    assert "\n" not in str(raised.value)
+    assert not any(secret in str(raised.value) for secret in ("secret", "frperg", "passwd"))
+    (tmp_path / "000003.xml").write_text(GOOD)
+    assert read(folder.open(), Scn(2)) == [[insert(8)], [insert(9)]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        message("8", row("INSERT", cols(id="8", name="é€😀"), 21, "8")).encode("utf-8-sig"),
+        message("8", row("INSERT", cols(id="8", name="é€😀"), 21, "8")).replace("UTF-8", "UTF-16").encode("utf-16"),
+        message("8", row("INSERT", '<col name="id">8</col><col name="name">é&#x20AC;&#x1F600;</col>', 21, "8"))
+        .replace("UTF-8", "ISO-8859-1")
+        .encode("latin-1"),
+        message("8", row("INSERT", '<col name="id" x="1">8</col><col name="name">é€😀</col><new/>', 21, "8"))
+        .replace("<row num='0'>", "<row num='what' more='x'>")
+        .encode(),
+    ],
+    ids=["BOM", "UTF-16", "latin-1", "unknown elements and attributes"],
+)
+def test_what_a_message_declares_itself_to_be_is_read_so(tmp_path: Path, text: bytes) -> None:
+    folder = Folder(tmp_path, CREATE)
+    (tmp_path / "000002.xml").write_bytes(text)
+
+    assert read(folder.open()) == [[("insert", None, {"id": "8", "name": "é€😀"})]]
+
+
+def numbered(number: int, *keys: int, txn: str = "", more: str = "") -> str:
+    name = txn or str(number)
+    return message(
+        name, *(put_in(key, key, name) for key in keys), desc=f"<attr name='_MESSAGE_SEQ'>{number}</attr>{more}"
+    )
+
+
+def test_a_gap_between_the_numbers_of_messages_stops_there_until_they_come(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, CREATE, numbered(5, 10), numbered(6, 11), numbered(9, 14))
+    messages = folder.open()
+
+    part = messages.next_slice(Scn(0))
+    assert part is not None
+    assert part.commit_scns.tolist() == [2, 3]
+    with pytest.raises(MissingMessagesError) as raised:
+        messages.next_slice(Scn(3))
+
+    assert "messages 7 to 8 are missing: 2 messages with these numbers (_MESSAGE_SEQ) never came" in str(raised.value)
+    assert f"{tmp_path}/000004.xml" in str(raised.value)
+    (tmp_path / "000004.xml").unlink()
+    folder = Folder(tmp_path)
+    for number, text in enumerate((numbered(7, 12), numbered(8, 13), numbered(9, 14)), 4):
+        folder.put(text, name=f"{number:06}.xml")
+    assert read(folder.open(), Scn(3)) == [[insert(key)] for key in (12, 13, 14)]
+
+
+def test_a_gap_is_accepted_if_the_file_says_so(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, CREATE, numbered(5, 10), numbered(9, 14), accepts_missing=True)
+
+    assert read(folder.open()) == [[insert(10)], [insert(14)]]
+
+
+def test_numbers_that_are_sent_again_or_of_another_writer_are_no_gap(tmp_path: Path) -> None:
+    again = [numbered(6, 11), numbered(7, 12)]
+    folder = Folder(
+        tmp_path,
+        CREATE,
+        numbered(5, 10),
+        *again,
+        *again,
+        # Another writer, by turns with the first one.
+        numbered(1, 100, txn="b1"),
+        numbered(8, 13),
+        numbered(2, 101, txn="b2"),
+        numbered(9, 14),
+        numbered(3, 102, txn="b3"),
+        # The watcher was started anew, and numbers what it sends again behind what it has sent.
+        message("5", put_in(10, 10, "5"), desc="<attr name='_MESSAGE_SEQ'>10</attr>"),
+        numbered(11, 15),
+    )
+
+    assert read(folder.open()) == [[insert(key)] for key in (10, 11, 12, 100, 13, 101, 14, 102, 15)]
+
+
+def test_a_message_that_is_put_aside_is_not_missing(tmp_path: Path) -> None:
+    broken = [numbered(6, 11)[:-30], "no number in it", numbered(8, 13).replace("INSERT", "EXPLODE")]
+    folder = Folder(tmp_path, CREATE, numbered(5, 10), *broken, numbered(9, 14), numbered(12, 17), puts_aside=True)
+    messages = folder.open()
+
+    with pytest.raises(MissingMessagesError, match="messages 10 to 11 are missing"):
+        read(messages)
+
+    part = messages.next_slice(Scn(0))
+    assert part is not None
+    assert part.commit_scns.tolist() == [2, 3, 4, 5, 6]
+
+
+def test_messages_of_a_transaction_in_another_order_are_refused(tmp_path: Path) -> None:
+    parts = [
+        message("8", put_in(1, 20, "8"), desc=OPEN),
+        message("8", put_in(2, 21, "8"), desc=OPEN),
+        message("8", put_in(3, 22, "8")),
+    ]
+    for number, order in enumerate([(1, 0, 2), (2, 0, 1), (0, 2, 1)]):
+        (path := tmp_path / str(number)).mkdir()
+        folder = Folder(path, CREATE, *(parts[at] for at in order))
+
+        with pytest.raises(HistoryError, match="transaction 8 came before") as raised:
+            read(folder.open())
+        assert raised.value.do
+    # Twice in their order they are one transaction.
+    (path := tmp_path / "twice").mkdir()
+    assert read(Folder(path, CREATE, *parts, *parts).open()) == [[insert(1), insert(2), insert(3)]]
