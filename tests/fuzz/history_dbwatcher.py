@@ -21,6 +21,8 @@ from tests.sources.dbwatcher.messages import CREATE, OPEN, cols, message, row
 class Watched(Recording):
     """Messages, each of which is a file. Another watcher goes on with the numbers that the first one had then."""
 
+    tells_forks = False
+
     def __init__(self, chance: random.Random, *, is_numbered: bool = True) -> None:
         super().__init__(chance)
         self.is_numbered = self.has_ends = is_numbered

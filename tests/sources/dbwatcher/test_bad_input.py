@@ -150,7 +150,7 @@ def test_a_gap_is_accepted_if_the_file_says_so(tmp_path: Path) -> None:
     assert read(folder.open()) == [[insert(10)], [insert(14)]]
 
 
-def test_numbers_that_are_sent_again_or_of_another_writer_are_no_gap(tmp_path: Path) -> None:
+def test_numbers_that_are_sent_again_are_no_gap(tmp_path: Path) -> None:
     again = [numbered(6, 11), numbered(7, 12)]
     folder = Folder(
         tmp_path,
@@ -158,18 +158,28 @@ def test_numbers_that_are_sent_again_or_of_another_writer_are_no_gap(tmp_path: P
         numbered(5, 10),
         *again,
         *again,
-        # Another writer, by turns with the first one.
-        numbered(1, 100, txn="b1"),
         numbered(8, 13),
-        numbered(2, 101, txn="b2"),
-        numbered(9, 14),
-        numbered(3, 102, txn="b3"),
-        # The watcher was started anew, and numbers what it sends again behind what it has sent.
-        message("5", put_in(10, 10, "5"), desc="<attr name='_MESSAGE_SEQ'>10</attr>"),
-        numbered(11, 15),
+        # It numbers what it sends again behind what it has sent.
+        message("5", put_in(10, 10, "5"), desc="<attr name='_MESSAGE_SEQ'>9</attr>"),
+        numbered(10, 14),
     )
 
-    assert read(folder.open()) == [[insert(key)] for key in (10, 11, 12, 100, 13, 101, 14, 102, 15)]
+    assert read(folder.open()) == [[insert(key)] for key in (10, 11, 12, 13, 14)]
+
+
+@pytest.mark.parametrize("first", [1, 6, 7])
+def test_a_number_of_another_message_stops_the_run_unless_the_file_says_so(tmp_path: Path, first: int) -> None:
+    other = message("b", put_in(100, 100, "b"), desc=f"<attr name='_MESSAGE_SEQ'>{first}</attr>")
+    texts = [CREATE, numbered(5, 10), numbered(6, 11), numbered(7, 12), other, numbered(8, 13)]
+    folder = Folder(tmp_path, *texts)
+
+    with pytest.raises(
+        MissingMessagesError, match=rf"message {first} \(_MESSAGE_SEQ\) comes when message 7 came already, and"
+    ):
+        read(folder.open())
+
+    folder = Folder(tmp_path, *texts, accepts_missing=True)
+    assert read(folder.open()) == [[insert(key)] for key in (10, 11, 12, 100, 13)]
 
 
 def test_a_message_that_is_put_aside_is_not_missing(tmp_path: Path) -> None:

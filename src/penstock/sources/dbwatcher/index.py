@@ -156,7 +156,7 @@ class MessageIndex:
                 )
                 return
             if not self._reading.accepts_missing:
-                self._numbers.take(message, stored.where)
+                self._numbers.take(message, stored)
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
         except MalformedInputError as exc:
@@ -164,7 +164,7 @@ class MessageIndex:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
             if message is None:
-                self._numbers.take_unread(stored.body, stored.properties)
+                self._numbers.take_unread(stored)
             self._put_aside(stored, exc)
             return
         closed: list[_Gathered] = []

@@ -1,7 +1,7 @@
-"""The numbers of messages (`_MESSAGE_SEQ`): by them a message is missed that never came.
+"""The numbers of messages (`_MESSAGE_SEQ`): by them a message is missed that never came, or came in another place.
 
-A watcher counts its messages, also those that it sends again. Several writers may share a place, each with numbers of
-its own, and not every message has one.
+A watcher counts its messages. Not every message has a number: those about the content of a table have none as the
+original writes them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 
 from penstock.errors import OperatorError
 from penstock.formats.dbwatcher.message import Message, Property
+from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.text import count
 
-_MOST_WRITERS = 64
 _LONGEST = 18
+
+_MOST_SEEN = 200_000
+"""So many of the last messages are known again by their numbers."""
 
 _IN_BODY = re.compile(rb"name=['\"]_MESSAGE_SEQ['\"]>\s*([0-9]{1,18})\s*<")
 
-_DO = (
-    "have the missing ones written there again; or, if the watcher has skipped these numbers, set"
-    " capture.dbwatcher.missing_messages to accept"
-)
+_ACCEPT = "set capture.dbwatcher.missing_messages to accept"
 
 
 class MissingMessagesError(OperatorError):
@@ -29,58 +29,69 @@ class MissingMessagesError(OperatorError):
 
 
 class MessageNumbers:
-    """The last number of each writer, as far as messages tell."""
+    """The numbers that came, of one watcher."""
 
     def __init__(self) -> None:
         """No message came yet."""
-        self._last: list[int] = []
+        self._last: int | None = None
+        self._seen: dict[int, bytes] = {}
         # Messages that could not be read, and whose numbers are not known.
         self._unread = 0
 
-    def take(self, message: Message, where: str) -> None:
+    def take(self, message: Message, stored: StoredMessage) -> None:
         """Take the next message.
 
         Raises:
-            MissingMessagesError: Others are missing before it.
+            MissingMessagesError: Others are missing before it, or its number was another message's.
         """
         said = message.properties.get(Property.MESSAGE_SEQ, message.head.attributes.get(Property.MESSAGE_SEQ))
         number = _number(said)
-        if number is not None:
-            self._take(number, where)
+        if number is None:
+            return
+        last = number - 1 if self._last is None else self._last
+        if number > last:
+            missing = number - last - 1
+            if missing > self._unread:
+                raise _missing(last + 1, missing, stored.where)
+            self._unread = 0 if missing else self._unread
+        elif not self._is_repeat(number, stored.place.digest):
+            raise MissingMessagesError(
+                f"message {number} (_MESSAGE_SEQ) comes when message {last} came already, and is no repeat",
+                where=stored.where,
+                do=f"if another watcher writes there, too, give it a place of its own, or {_ACCEPT}; if the source was"
+                " reset or restored, have the watcher write into an empty folder or a new topic",
+            )
+        self._see(number, stored.place.digest)
 
-    def take_unread(self, body: bytes, properties: Mapping[str, str]) -> None:
+    def take_unread(self, stored: StoredMessage) -> None:
         """Take a message that cannot be read: its number may be known all the same."""
-        found = _IN_BODY.search(body)
+        found = _IN_BODY.search(stored.body)
+        properties: Mapping[str, str] = stored.properties
         number = _number(properties.get(Property.MESSAGE_SEQ, None if found is None else found[1].decode()))
         if number is None:
             self._unread += 1
         else:
-            self._follow(number, self._before(number))
+            self._see(number, stored.place.digest)
 
-    def _take(self, number: int, where: str) -> None:
-        before = self._before(number)
-        if before is None and self._last and number > (highest := max(self._last)):
-            missing = number - highest - 1
-            if missing > self._unread:
-                what = f"message {highest + 1} is" if missing == 1 else f"messages {highest + 1} to {number - 1} are"
-                raise MissingMessagesError(
-                    f"{what} missing: {count(missing, 'message')} with these numbers (_MESSAGE_SEQ) never came",
-                    where=where,
-                    do=_DO,
-                )
-            before, self._unread = highest, 0
-        self._follow(number, before)
+    def _is_repeat(self, number: int, digest: bytes) -> bool:
+        found = self._seen.get(number)
+        # What came too long ago is not known any more: its transactions are compared all the same.
+        return digest == found if found is not None else len(self._seen) == _MOST_SEEN
 
-    def _before(self, number: int) -> int | None:
-        """The last number of the writer whose message this is; None where it is a repeat, or of another writer."""
-        return next((one for one in (number - 1, number) if one in self._last), None)
+    def _see(self, number: int, digest: bytes) -> None:
+        self._last = number if self._last is None else max(number, self._last)
+        self._seen[number] = digest
+        if len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
 
-    def _follow(self, number: int, before: int | None) -> None:
-        if before is not None:
-            self._last.remove(before)
-        if number not in self._last:
-            self._last.append(number)
-        del self._last[:-_MOST_WRITERS]
+
+def _missing(first: int, missing: int, where: str) -> MissingMessagesError:
+    what = f"message {first} is" if missing == 1 else f"messages {first} to {first + missing - 1} are"
+    return MissingMessagesError(
+        f"{what} missing: {count(missing, 'message')} with these numbers (_MESSAGE_SEQ) never came",
+        where=where,
+        do=f"have the missing ones written there again; or, if the watcher has skipped these numbers, {_ACCEPT}",
+    )
 
 
 def _number(text: str | None) -> int | None:
