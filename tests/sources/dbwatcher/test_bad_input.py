@@ -182,6 +182,23 @@ def test_a_number_of_another_message_stops_the_run_unless_the_file_says_so(tmp_p
     assert read(folder.open()) == [[insert(key)] for key in (10, 11, 12, 100, 13)]
 
 
+def test_a_message_that_comes_twice_does_not_begin_its_transaction_anew(tmp_path: Path) -> None:
+    first, second = numbered(5, 10, txn="8", more=OPEN), numbered(6, 11, txn="8", more=OPEN)
+    folder = Folder(tmp_path, CREATE, first, second, first, numbered(7, 12, txn="8"))
+
+    assert read(folder.open()) == [[insert(10), insert(11), insert(12)]]
+
+
+def test_a_message_that_was_put_aside_may_come_again_mended(tmp_path: Path) -> None:
+    broken = numbered(6, 11)[:-30], numbered(7, 12).replace("INSERT", "EXPLODE")
+    folder = Folder(tmp_path, CREATE, numbered(5, 10), *broken, numbered(8, 13), puts_aside=True)
+    folder.put(numbered(6, 11), numbered(7, 12), numbered(9, 14))
+
+    found = [one for one in read(folder.open()) if one[0][0] != "gap"]
+
+    assert found == [[insert(key)] for key in (10, 13, 11, 12, 14)]
+
+
 def test_a_message_that_is_put_aside_is_not_missing(tmp_path: Path) -> None:
     broken = [numbered(6, 11)[:-30], "no number in it", numbered(8, 13).replace("INSERT", "EXPLODE")]
     folder = Folder(tmp_path, CREATE, numbered(5, 10), *broken, numbered(9, 14), numbered(12, 17), puts_aside=True)

@@ -145,7 +145,6 @@ class MessageIndex:
         return bisect_right(self.found, int(position), key=lambda one: one.position)
 
     def _add(self, stored: StoredMessage) -> None:
-        message = None
         try:
             message = read(stored, self._reading)
             if message is None:
@@ -155,16 +154,15 @@ class MessageIndex:
                     stored,
                 )
                 return
-            if not self._reading.accepts_missing:
-                self._numbers.take(message, stored)
+            if not self._reading.accepts_missing and not self._numbers.take(message, stored):
+                return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
         except MalformedInputError as exc:
             if not self._reading.puts_aside:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
-            if message is None:
-                self._numbers.take_unread(stored)
+            self._numbers.take_unread(stored)
             self._put_aside(stored, exc)
             return
         closed: list[_Gathered] = []

@@ -21,6 +21,9 @@ _MOST_SEEN = 200_000
 
 _IN_BODY = re.compile(rb"name=['\"]_MESSAGE_SEQ['\"]>\s*([0-9]{1,18})\s*<")
 
+_UNREAD = b""
+"""The digest of a message that could not be read."""
+
 _ACCEPT = "set capture.dbwatcher.missing_messages to accept"
 
 
@@ -38,8 +41,8 @@ class MessageNumbers:
         # Messages that could not be read, and whose numbers are not known.
         self._unread = 0
 
-    def take(self, message: Message, stored: StoredMessage) -> None:
-        """Take the next message.
+    def take(self, message: Message, stored: StoredMessage) -> bool:
+        """Take the next message; returns False for one that came already, whole and under its number.
 
         Raises:
             MissingMessagesError: Others are missing before it, or its number was another message's.
@@ -47,14 +50,18 @@ class MessageNumbers:
         said = message.properties.get(Property.MESSAGE_SEQ, message.head.attributes.get(Property.MESSAGE_SEQ))
         number = _number(said)
         if number is None:
-            return
+            return True
         last = number - 1 if self._last is None else self._last
         if number > last:
             missing = number - last - 1
             if missing > self._unread:
                 raise _missing(last + 1, missing, stored.where)
             self._unread = 0 if missing else self._unread
-        elif not self._is_repeat(number, stored.place.digest):
+        elif (found := self._seen.get(number)) == stored.place.digest:
+            return False
+        # One that could not be read may come again mended. What came too long ago is not known any more:
+        # its transactions are compared all the same.
+        elif found != _UNREAD and (found is not None or len(self._seen) < _MOST_SEEN):
             raise MissingMessagesError(
                 f"message {number} (_MESSAGE_SEQ) comes when message {last} came already, and is no repeat",
                 where=stored.where,
@@ -62,6 +69,7 @@ class MessageNumbers:
                 " reset or restored, have the watcher write into an empty folder or a new topic",
             )
         self._see(number, stored.place.digest)
+        return True
 
     def take_unread(self, stored: StoredMessage) -> None:
         """Take a message that cannot be read: its number may be known all the same."""
@@ -71,12 +79,7 @@ class MessageNumbers:
         if number is None:
             self._unread += 1
         else:
-            self._see(number, stored.place.digest)
-
-    def _is_repeat(self, number: int, digest: bytes) -> bool:
-        found = self._seen.get(number)
-        # What came too long ago is not known any more: its transactions are compared all the same.
-        return digest == found if found is not None else len(self._seen) == _MOST_SEEN
+            self._see(number, _UNREAD)
 
     def _see(self, number: int, digest: bytes) -> None:
         self._last = number if self._last is None else max(number, self._last)
