@@ -53,6 +53,16 @@ BAD: dict[str, tuple[bytes, str]] = {
         message("8", row("INSERT", '<col name="name" encoding="base64">/////w==</col>', 21, "8")).encode(),
         "value of column 'name'",
     ),
+    "half of a surrogate pair": (
+        message("8", row("INSERT", '<col name="name" encoding="base64">7aCA</col>', 21, "8")).encode(),
+        "the value of column 'name' has half of a surrogate pair, which is no text",
+    ),
+    "half of a surrogate pair in an old image": (
+        message(
+            "8", row("UPDATE", cols(id="8"), 21, "8", old='<col name="name" encoding="base64">7aCA</col>')
+        ).encode(),
+        "the value of column 'name' has half of a surrogate pair, which is no text",
+    ),
     "unknown encoding": (
         message("8", row("INSERT", '<col name="name" encoding="rot13">frperg</col>', 21, "8")).encode(),
         "the encoding 'rot13' is not base64 or forcePlain",
