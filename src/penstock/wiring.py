@@ -423,7 +423,7 @@ def _message_log(config: PipelineConfig, said: DbWatcherConfig) -> MessageLog:
     """
     capture = config.capture
     if capture.path is not None:
-        return FolderMessages(_open_folder(capture.path, "capture.path"))
+        return FolderMessages(_open_folder(capture.path, "capture.path"), said.max_message_bytes)
     assert capture.connection is not None
     assert said.topic is not None
     try:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from penstock.errors import MalformedInputError
+from penstock.formats.dbwatcher.files import split, split_pieces
 from penstock.history import HistoryError
 from penstock.position import Scn
 from penstock.sources.dbwatcher.numbers import MissingMessagesError
@@ -238,3 +243,60 @@ def test_messages_of_a_transaction_in_another_order_are_refused(tmp_path: Path) 
     # Twice in their order they are one transaction.
     (path := tmp_path / "twice").mkdir()
     assert read(Folder(path, CREATE, *parts, *parts).open()) == [[insert(1), insert(2), insert(3)]]
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from penstock.errors import MalformedInputError
+from penstock.position import START
+from penstock.sources.dbwatcher.folder import FolderMessages
+from penstock.sources.dbwatcher.reading import Reading
+from penstock.sources.dbwatcher.source import Messages
+from penstock.storage import LocalStorage
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+messages = Messages(FolderMessages(LocalStorage(Path(sys.argv[1]))), ["public.*"], Reading())
+after = START
+try:
+    while (part := messages.next_slice(after)) is not None:
+        after = part.end
+except MalformedInputError as exc:
+    print(exc)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_message_of_a_gigabyte_is_refused_without_much_memory(tmp_path: Path) -> None:
+    """Takes some seconds, most of them to look through the file."""
+    begin, _, end = message("8", row("INSERT", cols(id="8", name="HERE"), 21, "8")).encode().partition(b"HERE")
+    Folder(tmp_path, CREATE, message("7", put_in(7, 20, "7")))
+    with (tmp_path / "000003.xml").open("wb") as file:
+        file.write(begin)
+        # A hole, which takes no room on the disk.
+        file.seek(1 << 30)
+        file.write(end + b"\n" + message("9", put_in(9, 30, "9")).encode())
+
+    told = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout
+
+    why, peak_kb = told.splitlines()
+    assert "the message has more than 67,108,864 bytes" in why
+    assert "000003.xml, message 1" in why
+    assert int(peak_kb) < 300_000
+
+
+PARTS = [b"<?xml ?><sql>", b"</sql>", b"</SQL>\n", b"<![CDATA[", b"]]>", b"<!--", b"-->", b" ", b"x", b"\n<?xml ?>"]
+
+
+@given(st.lists(st.sampled_from([*PARTS, b"y" * 5000]), max_size=30), st.integers(1, 40))
+def test_a_file_that_comes_in_pieces_is_taken_apart_alike(parts: list[bytes], size: int) -> None:
+    content = b"<?xml ?><sql>" + b"".join(parts) + b"</sql>"
+    # What is opened and not closed is no XML, however it is taken apart.
+    for opening, closing in ((b"<![CDATA[", b"]]>"), (b"<!--", b"-->")):
+        assume(content.rfind(closing) >= content.rfind(opening))
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+
+    assert list(split_pieces(pieces, 1 << 20)) == split(content)
+    assert list(split_pieces(pieces, 3)) == [body[:4] for body in split(content)]
