@@ -252,6 +252,7 @@ def _published_messages(config: PipelineConfig, publish: PublishConfig) -> Sink:
             version=messages.version,
             db_id=messages.database or _database_name(config),
             most_rows=messages.max_rows,
+            most_transactions=messages.collect_transactions,
             sends_unchanged=messages.send_unchanged_updates,
             sends_truncate=messages.send_truncate,
         ),
@@ -422,7 +423,7 @@ def _message_log(config: PipelineConfig, said: DbWatcherConfig) -> MessageLog:
     """
     capture = config.capture
     if capture.path is not None:
-        return FolderMessages(_open_folder(capture.path, "capture.path"))
+        return FolderMessages(_open_folder(capture.path, "capture.path"), said.max_message_bytes)
     assert capture.connection is not None
     assert said.topic is not None
     try:

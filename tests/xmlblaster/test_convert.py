@@ -229,6 +229,7 @@ FLAGS = {
 
 VALUES = {
     "db.url": "jdbc:postgresql://h/d", "replication.maxRowsOnCreate": "9", "replication.maxRowsInTx": "9",
+    "dbWatcher.maxCollectedStatements": "9",
     "mom.compressSize": "9", **dict.fromkeys(FLAGS, "false"),
 }  # fmt: skip
 
@@ -253,6 +254,9 @@ def test_how_messages_are_written_comes_along() -> None:
         == "1.4"
     )
     assert "dbwatcher" not in draft_of(watcher("mom.compressSize=100")).settings["publish"]
+    for collected, wanted in (("50", 50), ("1", 1), ("0", 1)):
+        one = draft_of(watcher(f"dbWatcher.maxCollectedStatements={collected}"))
+        assert one.settings["publish"]["dbwatcher"] == {"collect_transactions": wanted}
     with pytest.raises(ConfigError, match=r"replication\.maxRowsInTx is no whole number"):
         draft_of(watcher("replication.maxRowsInTx=many"))
 

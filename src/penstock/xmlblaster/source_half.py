@@ -110,9 +110,15 @@ class SourceHalf:
     def _write_messages(self) -> None:
         """Write the part `publish.dbwatcher`: how transactions become messages."""
         file = self._file
+        collected = file.take_number("dbWatcher.maxCollectedStatements")
         found: dict[str, tuple[str, object]] = {
             "replication.version": ("version", self._version),
             "replication.maxRowsInTx": ("max_rows", file.take_number("replication.maxRowsInTx")),
+            # There, 0 and 1 collect nothing.
+            "dbWatcher.maxCollectedStatements": (
+                "collect_transactions",
+                None if collected is None else max(collected, 1),
+            ),
             "replication.sendUnchangedUpdates": (
                 "send_unchanged_updates",
                 file.take_flag("replication.sendUnchangedUpdates"),

@@ -42,10 +42,10 @@ from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema, Unique
 
 TYPES = [
-    "integer(16)", "integer(32)", "integer(64)", "boolean", "decimal", "decimal(12,3)", "decimal(10,0)", "float(32)",
-    "float(64)", "string", "string(40)", "string(5,padded)", "binary", "date", "time", "time(3)", "timetz", "timestamp",
-    "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml", "bits", "bits(8)", "array(integer(32))",
-    "array(timestamp(3))", "other('inet')",
+    "integer(16)", "integer(32)", "integer(64)", "boolean", "decimal", "decimal(12,3)", "decimal(10,0)",
+    "decimal(5,-2)", "decimal(3,5)", "float(32)", "float(64)", "string", "string(40)", "string(5,padded)", "binary",
+    "date", "time", "time(3)", "timetz", "timestamp", "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml",
+    "bits", "bits(8)", "array(integer(32))", "array(timestamp(3))", "other('inet')",
 ]  # fmt: skip
 
 NAMES = [f"c{n} \"<&>'" for n in range(len(TYPES))]
@@ -101,6 +101,8 @@ def test_the_metadata_of_a_column_is_as_documented() -> None:
         ({"type": "NUMBER", "precision": "10"}, "decimal(10,0)"),
         ({"type": "NUMBER"}, "decimal"),
         ({"type": "NUMBER", "precision": "38", "scale": "-127"}, "decimal"),
+        ({"type": "NUMBER", "precision": "5", "scale": "-2"}, "decimal(5,-2)"),
+        ({"type": "numeric", "precision": "5", "scale": "2046"}, "decimal(5,-2)"),
         ({"type": "numeric", "precision": "131089"}, "decimal"),
         ({"type": "varchar", "colSize": "2147483647"}, "string"),
         ({"type": "DATE", "sqlType": "93"}, "timestamp"),

@@ -61,7 +61,7 @@ class TableEvent:
     """A table was created, altered or dropped; or its creation, with its content, was cancelled.
 
     Attributes:
-        metadata: Of a CREATE, the columns, see `metadata.table_of`.
+        metadata: Of a CREATE, the columns, see `metadata.table_of`; of an ALTER, if it has them.
     """
 
     action: Action

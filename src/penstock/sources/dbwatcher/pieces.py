@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,10 @@ from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import TableBook
+from penstock.text import printable
+
+_BASE64 = b"base64"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DETERMINISTIC = 2
 """The newest form of marshal in which equal values are equal bytes."""
@@ -89,6 +94,8 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
             do="set capture.dbwatcher.statements to rows, and the rows that the statement has changed are applied; or"
             " on_malformed to put_aside",
         )
+    if _BASE64 in stored.body:
+        _refuse_surrogates(found, stored)
     counter = message.head.attributes.get(Attribute.CREATE_COUNTER, "").strip()
     if (event := found.event) is not None:
         told = (event.action.value, str(event.table), [(c.name, list(c.attributes.items())) for c in event.metadata])
@@ -107,6 +114,20 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
         pieces.append(Piece(part.txn_id, number, len(part.changes), keys[0], keys[-1], counter, said, tables))
         at += len(part.changes)
     return Asked(pieces, found.keeps_open)
+
+
+def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
+    """Refuse what is no text to any database: the format carries it, in Base64, and the change stream does not."""
+    tables = [change.table for part in found.parts for change in part.changes]
+    for table in {*tables, *([] if found.event is None else [found.event.table])}:
+        if _SURROGATE.search(str(table)):
+            raise MalformedInputError("the name of a table has half of a surrogate pair", where=stored.where)
+    for part in found.parts:
+        for change in part.changes:
+            for name, value in (*(change.before or {}).items(), *(change.after or {}).items()):
+                if value is not None and not value.isascii() and _SURROGATE.search(value):
+                    what = f"the value of column {printable(name)!r} has half of a surrogate pair, which is no text"
+                    raise MalformedInputError(what, where=f"{stored.where}, table {change.table}")
 
 
 def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> Sequence[Sequence[Change]]:

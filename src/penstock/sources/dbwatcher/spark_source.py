@@ -2,8 +2,9 @@
 
 Options: `path` of the folder with the messages, `source` (what the column of that name says, default: `dbwatcher`),
 `defaultSchema` (of tables of which messages name none, default: `public`), `statements` (`refuse`, the default, or
-`rows`), `startingPosition` (what lies behind it, default: everything), `endingPosition` (default: all that is there by
-now). A position is a number, or a time of commit, which is when a file was written.
+`rows`), `missingMessages` (`stop`, the default, or `accept`), `startingPosition` (what lies behind it, default:
+everything), `endingPosition` (default: all that is there by now). A position is a number, or a time of commit, which is
+when a file was written.
 
 Columns of tables that no CREATE message describes have the text that the message has. Rows come in no order:
 `commit_scn` and `change_seq` have it. A batch of a stream holds whole transactions. A message that cannot be read ends
@@ -37,9 +38,10 @@ _FORMAT = "penstock.dbwatcher"
 
 _OFFSETS = StreamOffsets("DbWatcher's messages", "folder", "commit_scn")
 
-_OPTIONS = ("path", "source", "defaultSchema", "statements", "startingPosition", "endingPosition")
+_OPTIONS = ("path", "source", "defaultSchema", "statements", "missingMessages", "startingPosition", "endingPosition")
 
 _STATEMENTS = ("refuse", "rows")
+_MISSING = ("stop", "accept")
 
 
 class DbWatcherSource(DataSource):
@@ -78,7 +80,14 @@ class _Options:
         statements = options.get("statements", "refuse")
         if statements not in _STATEMENTS:
             raise ConfigError(f"option 'statements' must be one of {', '.join(_STATEMENTS)}, not {statements!r}")
-        reading = Reading(options.get("defaultSchema", "public"), applies_statement_rows=statements == "rows")
+        missing = options.get("missingMessages", "stop")
+        if missing not in _MISSING:
+            raise ConfigError(f"option 'missingMessages' must be one of {', '.join(_MISSING)}, not {missing!r}")
+        reading = Reading(
+            options.get("defaultSchema", "public"),
+            applies_statement_rows=statements == "rows",
+            accepts_missing=missing == "accept",
+        )
         messages = Messages(FolderMessages(open_storage(options["path"])), (), reading)
         side = RecordedConnector(messages)
         after, upto = (
