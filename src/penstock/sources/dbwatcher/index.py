@@ -26,7 +26,8 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
-from penstock.sources.dbwatcher.pieces import Piece, ask, read
+from penstock.sources.dbwatcher.outline import Outlines
+from penstock.sources.dbwatcher.pieces import Asked, Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import KnownTables
 from penstock.text import printable
@@ -115,6 +116,7 @@ class MessageIndex:
         self._tables = tables
         self._reading = reading
         self._patterns = patterns
+        self._outlines = Outlines(reading)
         self._looked_upto = START
         self._open: dict[str, _Gathered] = {}
         self._known: dict[str, list[_Known]] = {}
@@ -141,6 +143,10 @@ class MessageIndex:
         return bisect_right(self.found, int(position), key=lambda one: one.position)
 
     def _add(self, stored: StoredMessage) -> None:
+        outlined = self._outlines.ask(stored, self._tables.book)
+        if outlined is not None:
+            self._take(*outlined, None, stored)
+            return
         try:
             message = read(stored, self._reading)
             if message is None:
@@ -152,16 +158,25 @@ class MessageIndex:
                 return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
+            self._outlines.learn(message, stored, self._tables.book)
         except MalformedInputError as exc:
             if not self._reading.puts_aside:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
             self._put_aside(stored, exc)
             return
+        self._take(message.head.ident, asked, was, stored)
+
+    def _take(self, ident: str, asked: Asked, was: TableSchema | None, stored: StoredMessage) -> None:
+        """Take up what a message asks for.
+
+        Args:
+            was: The table of a message about a table, as it was described before.
+        """
         closed: list[_Gathered] = []
         if not asked.pieces and not asked.keeps_open:
             # The end of a transaction, with no change of its own.
-            last = self._open.pop(message.head.ident, None)
+            last = self._open.pop(ident, None)
             closed += [] if last is None else [last]
         for piece in asked.pieces:
             self._gather(piece, was, stored)
