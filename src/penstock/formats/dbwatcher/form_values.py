@@ -7,14 +7,15 @@ A value comes as it stands behind the name of its column, up to the end of the e
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
+from penstock.change import Image
+from penstock.formats.dbwatcher.protect import text_of
 from penstock.formats.dbwatcher.values import reader_of, untyped_text
+from penstock.formats.dbwatcher.writer import escaped_content, unescaped_content
 from penstock.logical import Kind, LogicalType
-
-FormReader: TypeAlias = Callable[[str], str | None]
 
 BASE64 = r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?+"
 """Padded, without white space, and without bits behind the last byte: there is one text for the same bytes."""
@@ -42,78 +43,81 @@ TYPED: Mapping[Kind, str] = {
 """Values of types of which not every text is one: those that are written usually."""
 
 
-_AS_THEY_ARE = frozenset({Kind.INTEGER, Kind.DECIMAL, Kind.FLOAT, Kind.DATE, Kind.INTERVAL})
-"""Of what `TYPED` has of them, canonical text is the same."""
-
-
-def reader_of_form(logical: LogicalType | None, *, is_old: bool) -> FormReader:
-    """Return what turns a value into canonical text, and NULL into None.
-
-    Args:
-        logical: None for a column without definition.
-        is_old: The value stands in an old image.
-    """
-    begin, end = (len("&gt;"), -len("&lt;/col&gt;")) if is_old else (len(">"), -len("</col>"))
-    if logical is None or logical.kind is Kind.BINARY:
-        return partial(_read_any, is_old, logical is None, begin, end)
-    if logical.kind in _AS_THEY_ARE:
-        return partial(_read_same, begin, end)
-    if logical.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        return partial(
-            _read_timestamp, begin, end, "+00" if logical.kind is Kind.TIMESTAMPTZ else "", reader_of(logical)
-        )
-    if logical.kind in TYPED:
-        return partial(_read_typed, begin, end, reader_of(logical))
-    return partial(_read_text, is_old, begin, end, reader_of(logical))
-
-
-def _read_same(begin: int, end: int, found: str) -> str | None:
-    return None if found.startswith(_NULL) else found[begin:end]
-
-
-def _read_typed(begin: int, end: int, read: Callable[[str], str], found: str) -> str | None:
-    return None if found.startswith(_NULL) else read(found[begin:end])
-
+_AS_THEY_ARE = frozenset({Kind.INTEGER, Kind.DECIMAL, Kind.FLOAT, Kind.DATE, Kind.INTERVAL, Kind.BINARY})
+"""Of what the forms have of them, canonical text is the same."""
 
 _NULL = " type="
-
-
-def _read_timestamp(begin: int, end: int, offset: str, read: Callable[[str], str], found: str) -> str | None:
-    if found.startswith(_NULL):
-        return None
-    value = found[begin : end - len(offset)]
-    if len(value) == _SECONDS:
-        return f"{value[:10]}T{value[11:]}.000000{offset and '+00:00'}"
-    if len(value) <= _MICROSECONDS:
-        return f"{value[:10]}T{value[11:].ljust(_MICROSECONDS - 11, '0')}{offset and '+00:00'}"
-    return read(f"{value}{offset}")
-
-
+_CDATA = "<![CDATA["
 _SECONDS, _MICROSECONDS = len("2024-01-02 03:04:05"), len("2024-01-02 03:04:05.678901")
 
 
-def _read_text(is_old: bool, begin: int, end: int, read: Callable[[str], str], found: str) -> str | None:
-    if found.startswith(_NULL):
-        return None
-    value = found[begin:end]
-    if is_old and "&" in value:
-        value = _unescaped(value)
-    if value.startswith(_CDATA):
-        value = value[len(_CDATA) : -len("]]>")]
-    return read(value)
+class ValueReader(NamedTuple):
+    """How the values of a column are read.
+
+    Attributes:
+        begin, end: Between them is the text of a value that is no Base64.
+        packed: Where Base64 begins.
+        read: Makes canonical text of text; None where it is the same.
+        is_untyped: Bytes are a text where they can be.
+    """
+
+    name: str
+    begin: int
+    end: int
+    packed: int
+    read: Callable[[str], str] | None
+    is_untyped: bool
 
 
-def _read_any(is_old: bool, is_untyped: bool, begin: int, end: int, found: str) -> str | None:
-    """Read a value that may be Base64; of a binary column, canonical text is the same."""
-    if not found.startswith(" encoding="):
-        return _read_text(is_old, begin, end, str, found)
-    packed = found[found.index("base64") + len("base64") + (len("&quot;&gt;") if is_old else len('">')) : end]
-    return untyped_text(binascii.a2b_base64(packed)) if is_untyped else packed
+def value_reader(name: str, logical: LogicalType | None, *, is_old: bool) -> ValueReader:
+    """Return how the values of a column are read.
+
+    Args:
+        logical: None for a column without definition.
+        is_old: Values stand in an old image.
+    """
+    text, packed, end = (">", ' encoding="base64">', "</col>")
+    if is_old:
+        text, packed, end = map(escaped_content, (text, packed, end))
+    if logical is not None and (logical.kind in TYPED or logical.kind is Kind.BINARY):
+        read = None if logical.kind in _AS_THEY_ARE else _TIMES.get(logical.kind) or reader_of(logical)
+    else:
+        read = partial(_text, None if logical is None else reader_of(logical), is_old)
+    return ValueReader(name, len(text), -len(end), len(packed), read, logical is None)
 
 
-_CDATA = "<![CDATA["
+def read_values(readers: Sequence[ValueReader], found: Sequence[str | None]) -> Image:
+    """Read what was found of each column: None where it is absent."""
+    image: dict[str, str | None] = {}
+    for (name, begin, end, packed, read, is_untyped), value in zip(readers, found, strict=True):
+        if value is None:
+            continue
+        if value[0] == " ":
+            bytes_ = None if value.startswith(_NULL) else value[packed:end]
+            image[name] = untyped_text(binascii.a2b_base64(bytes_)) if is_untyped and bytes_ is not None else bytes_
+        else:
+            image[name] = value[begin:end] if read is None else read(value[begin:end])
+    return image
 
 
-def _unescaped(text: str) -> str:
-    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
-    return text.replace("&amp;", "&")
+def _timestamp(text: str) -> str:
+    if len(text) == _SECONDS:
+        return f"{text[:10]}T{text[11:]}.000000"
+    if len(text) <= _MICROSECONDS:
+        return f"{text[:10]}T{text[11:].ljust(_MICROSECONDS - 11, '0')}"
+    return f"{text[:10]}T{text[11:_MICROSECONDS]}{text[_MICROSECONDS:].rstrip('0')}"
+
+
+def _timestamptz(text: str) -> str:
+    return f"{_timestamp(text[:-3])}+00:00"
+
+
+_TIMES = {Kind.TIMESTAMP: _timestamp, Kind.TIMESTAMPTZ: _timestamptz}
+
+
+def _text(read: Callable[[str], str] | None, is_old: bool, text: str) -> str:
+    if is_old and "&" in text:
+        text = unescaped_content(text)
+    if text.startswith(_CDATA):
+        text = text[len(_CDATA) : -len("]]>")]
+    return text if read is None or read is text_of else read(text)

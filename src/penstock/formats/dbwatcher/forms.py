@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.change import Image
-from penstock.formats.dbwatcher.form_values import BASE64, TYPED, FormReader, reader_of_form
+from penstock.formats.dbwatcher.form_values import BASE64, TYPED, read_values, value_reader
 from penstock.formats.dbwatcher.message import MessageRow
 from penstock.formats.dbwatcher.protect import columns2xml
 from penstock.formats.dbwatcher.writer import escaped_content
@@ -117,8 +117,8 @@ class RowForm:
             MalformedInputError: XML cannot carry the name of one.
         """
         self.columns = tuple(columns)
-        self._new = [(name, reader_of_form(logical, is_old=False)) for name, logical in columns.items()]
-        self._old = [(name, reader_of_form(logical, is_old=True)) for name, logical in columns.items()]
+        self._new = [value_reader(name, logical, is_old=False) for name, logical in columns.items()]
+        self._old = [value_reader(name, logical, is_old=True) for name, logical in columns.items()]
         new, old = (_columns(columns, notation) for notation in (_IN_ROW, _IN_OLD))
         self._match = re.compile(
             rf"   <row num='[0-9]++'>  ({new})\n{_OTHERS}(?:     <attr name='replKey'>([0-9]{{1,30}}+)</attr>\n)?+"
@@ -134,17 +134,11 @@ class RowForm:
         found = self._match(text, at)
         return None if found is None else RowText._make((*found.group(*self._groups), found))
 
-    def new_image(self, row: RowText) -> Image:
-        """Read the columns of a row that it found, as canonical text."""
-        return _image(self._new, row.found.groups()[1 : len(self._new) + 1])
-
-    def old_image(self, row: RowText) -> Image:
-        """Read the old image of a row that it found."""
-        return _image(self._old, row.found.groups()[-len(self._old) - 1 : -1])
-
-
-def _image(readers: Sequence[tuple[str, FormReader]], texts: Sequence[str | None]) -> Image:
-    return {name: read(text) for (name, read), text in zip(readers, texts, strict=True) if text is not None}
+    def images(self, row: RowText) -> tuple[Image, Image]:
+        """Read the columns and the old image of a row that it found, as canonical text."""
+        found, size = row.found.groups(), len(self.columns)
+        new = read_values(self._new, found[1 : size + 1])
+        return new, {} if row.old is None else read_values(self._old, found[-size - 1 : -1])
 
 
 def row_text(row: MessageRow) -> tuple[str, str | None]:

@@ -128,6 +128,12 @@ def escaped_content(content: str) -> str:
     return text.replace("'", "&apos;").replace("\r", "&#x0D;")
 
 
+def unescaped_content(text: str) -> str:
+    """Return an image as XML; the inverse of `escaped_content`."""
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
+    return text.replace("&#x0D;", "\r").replace("&amp;", "&")
+
+
 def write_control(message: ControlMessage) -> tuple[bytes, Mapping[str, str]]:
     """Return the body and the properties of a control message."""
     if message.command in IN_PROPERTY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 from penstock.change import NO_VERSION, Change, Op, TableName
@@ -53,18 +53,24 @@ class _Table(NamedTuple):
     form: RowForm
 
 
-class _Row(NamedTuple):
-    """A row that a form has matched.
+class _Told(NamedTuple):
+    """What rows with the same attributes say, but for their keys and transactions.
 
     Attributes:
-        attributes: Its own, without the transaction.
+        identifying: What each row of them says again when it is sent again.
     """
 
     table: _Table
     op: Op
+    identifying: tuple[str | None, str | None, str | None]
+
+
+class _Row(NamedTuple):
+    """A row that a form has matched."""
+
+    told: _Told
     txn_id: str
     repl_key: int | None
-    attributes: Mapping[str, str]
     text: RowText
 
 
@@ -102,7 +108,7 @@ class Outlines:
             return None
         try:
             rows = _Rows(divided, self, lambda name: book.at(name, stored.place.position))
-            parts = groupby(rows, attrgetter("txn_id"))
+            parts = groupby(rows, _txn_id)
             return [[_change(number, row) for number, row in enumerate(part)] for _, part in parts]
         except _OtherError:
             return None
@@ -156,10 +162,18 @@ class _Rows:
         self._outlines = outlines
         self._find = find
         self._tables: dict[tuple[str, str], _Table] = {}
+        said = self._head.attributes
+        # What counts for rows that do not say it themselves.
+        self._txn_id = said.get("transaction") or self._head.ident
+        key = said.get("replKey")
+        if key is not None and not (key.isascii() and key.isdecimal() and len(key) <= 30):
+            raise _OtherError
+        self._repl_key = None if key is None else int(key)
 
     def __iter__(self) -> Iterator[_Row]:
         text, at, end = self._text, 0, len(self._text)
         said = self._head.attributes
+        known: dict[str, _Told] = {}
         table: _Table | None = None
         while at < end:
             found = None if table is None else table.form.find(text, at)
@@ -168,26 +182,29 @@ class _Rows:
                 found = table.form.find(text, at)
             if found is None:
                 raise _OtherError
-            own = _own(found)
-            expected = self._table(_names({**said, **own} if said else own))
-            if expected is not table:
+            others = f"{found.others_1}{found.others_2}{found.others_3}{found.others_4}"
+            told = known.get(others) or known.setdefault(others, self._told(others))
+            if told.table is not table:
                 # It matched the form of another table, whose types may be others.
-                table, found = expected, expected.form.find(text, at)
+                table, found = told.table, told.table.form.find(text, at)
                 if found is None:
                     raise _OtherError
-            yield self._row(found, own, table)
+            if (found.old is None) == (told.op is Op.UPDATE):
+                raise _OtherError
+            key = found.repl_key
+            repl_key = self._repl_key if key is None else int(key)
+            yield _Row(told, found.transaction or self._txn_id, repl_key, found)
             at = found.found.end()
 
-    def _row(self, row: RowText, own: Mapping[str, str], table: _Table) -> _Row:
-        said = self._head.attributes
-        op = _OPS.get(own.get("action") or said.get("action", ""))
-        if op is None or (row.old is None) == (op is Op.UPDATE):
+    def _told(self, others: str) -> _Told:
+        own, said = attributes_of(others), self._head.attributes
+        op = _OPS.get(own.get("action", said.get("action", "")))
+        if op is None:
             raise _OtherError
-        key = row.repl_key or said.get("replKey")
-        if key is not None and not (key.isascii() and key.isdecimal() and len(key) <= 30):
-            raise _OtherError
-        txn_id = row.transaction or said.get("transaction") or self._head.ident
-        return _Row(table, op, txn_id, None if key is None else int(key), own, row)
+        get = own.get
+        return _Told(
+            self._table(_names({**said, **own} if said else own)), op, (get("action"), get(_SCHEMA), get(_TABLE_NAME))
+        )
 
     def _table(self, names: tuple[str, str]) -> _Table:
         found = self._tables.get(names)
@@ -205,16 +222,13 @@ class _Rows:
         return found
 
 
+_txn_id = itemgetter(_Row._fields.index("txn_id"))
+
+
 def _has_changes(head: Head) -> bool:
     said = head.attributes
     is_content = Attribute.CREATE_COUNTER.value in said
     return head.command in _COMMANDS and (not is_content or bool(said.get(_TABLE_NAME)))
-
-
-def _own(row: RowText) -> Mapping[str, str]:
-    """Return the attributes of a row, without its transaction."""
-    own = attributes_of(row.others_1 + row.others_2 + row.others_3 + row.others_4)
-    return own if row.repl_key is None else {**own, "replKey": row.repl_key}
 
 
 def _names(said: Mapping[str, str]) -> tuple[str, str]:
@@ -237,26 +251,27 @@ def _pieces(rows: Sequence[_Row], head: Head) -> list[Piece]:
     """Return the transactions of rows, one for each run of rows that name the same one."""
     counter = head.attributes.get(Attribute.CREATE_COUNTER, "").strip()
     pieces: list[Piece] = []
-    for txn_id, found in groupby(rows, attrgetter("txn_id")):
+    for txn_id, found in groupby(rows, _txn_id):
         run = list(found)
-        said = b"".join([row_said(row.attributes, row.text.content, row.text.old) for row in run])
-        tables = frozenset({row.table.name for row in run})
+        said = b"".join(
+            [row_said(row.told.identifying, row.text.repl_key, row.text.content, row.text.old) for row in run]
+        )
+        tables = frozenset({row.told.table.name for row in run})
         keys = run[0].repl_key, run[-1].repl_key
         pieces.append(Piece(txn_id, len(pieces), len(run), *keys, counter, said, tables))
     return pieces
 
 
 def _change(number: int, row: _Row) -> Change:
-    form, name, version = row.table.form, row.table.name, row.table.version
-    new = form.new_image(row.text)
-    if row.op is Op.INSERT:
-        return Change(number, row.op, name, version, None, new)
-    if row.op is Op.DELETE:
-        return Change(number, row.op, name, version, new, None)
-    old = form.old_image(row.text)
+    (name, version, form), op = row.told.table, row.told.op
+    new, old = form.images(row.text)
+    if op is Op.INSERT:
+        return Change(number, op, name, version, None, new)
+    if op is Op.DELETE:
+        return Change(number, op, name, version, new, None)
     # A column that the old image lacks was not known before.
     changed = {name: value for name, value in new.items() if name not in old or old[name] != value}
-    return Change(number, row.op, name, version, old, changed)
+    return Change(number, op, name, version, old, changed)
 
 
 def _form_of(names: Sequence[str], schema: TableSchema | None) -> RowForm | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
 from penstock.formats.dbwatcher.forms import row_text
-from penstock.formats.dbwatcher.message import Attribute, Message, Route
+from penstock.formats.dbwatcher.message import Attribute, Message, MessageRow, Route
 from penstock.formats.dbwatcher.parser import MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
@@ -96,7 +96,7 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
     pieces, at = [], 0
     for number, part in enumerate(found.parts):
         rows = message.rows[at : at + len(part.changes)]
-        said = b"".join([row_said(row.attributes, *row_text(row)) for row in rows]) or message.command.value.encode()
+        said = b"".join([_row_said(row) for row in rows]) or message.command.value.encode()
         tables = frozenset({change.table for change in part.changes})
         keys = part.repl_keys
         pieces.append(Piece(part.txn_id, number, len(part.changes), keys[0], keys[-1], counter, said, tables))
@@ -120,14 +120,21 @@ def _changes_of(message: Message, stored: StoredMessage, book: TableBook, readin
         raise MalformedInputError(exc.what, where=where, do=exc.do) from exc
 
 
-def row_said(attributes: Mapping[str, str], content: str, old: str | None) -> bytes:
+def row_said(
+    identifying: tuple[str | None, str | None, str | None], repl_key: str | None, content: str, old: str | None
+) -> bytes:
     """Return what a row says each time that it is sent.
 
     Args:
+        identifying: Its own attributes `action`, `schema` and `tableName`.
         content, old: Its columns and its old image as `row_text` has them.
     """
-    get = attributes.get
-    return _plain((get("action"), get("schema"), get("tableName"), get("replKey"), content, old))
+    return _plain((identifying, repl_key, content, old))
+
+
+def _row_said(row: MessageRow) -> bytes:
+    get = row.attributes.get
+    return row_said((get("action"), get("schema"), get("tableName")), get("replKey"), *row_text(row))
 
 
 def _plain(told: Any) -> bytes:
