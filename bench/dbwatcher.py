@@ -74,7 +74,8 @@ def measure() -> Iterator[dict[str, Any]]:
 def measure_source() -> Iterator[dict[str, Any]]:
     """Read folders of messages to their end; yields the best of some rounds of each.
 
-    `index_s` is what this process takes to look through them.
+    `rate` is by the clock. `index_us` and `read_us` are what a change takes of a processor: of this process to look
+    through all messages, and of the two that read them then.
     """
     with ProcessPoolExecutor(_PROCESSES) as processes:
         list(processes.map(_run, [_PER_TRANSACTION] * _PROCESSES))
@@ -82,9 +83,9 @@ def measure_source() -> Iterator[dict[str, Any]]:
             with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
                 _write(Path(folder), changes, messages)
                 rounds = [_read_folder(Path(folder), processes) for _ in range(_ROUNDS)]
-            spent, index_s = min(rounds)
-            rate = _SOURCE_CHANGES / spent
-            yield {"workload": "dbwatcher source", "system": name, "rate": rate, "index_s": index_s}
+            spent, index_us, read_us = (min(found) for found in zip(*rounds, strict=True))
+            told = {"rate": _SOURCE_CHANGES / spent, "index_us": index_us, "read_us": read_us}
+            yield {"workload": "dbwatcher source", "system": name, **told}
 
 
 def _write(folder: Path, changes: int, messages: int) -> None:
@@ -98,23 +99,27 @@ def _write(folder: Path, changes: int, messages: int) -> None:
         (folder / f"{number:020}.xml").write_bytes(b"\n".join(map(write_message, file)))
 
 
-def _read_folder(folder: Path, processes: ProcessPoolExecutor) -> tuple[float, float]:
-    """Return the seconds of reading all, and of looking through it before."""
-    began = time.monotonic()
+def _read_folder(folder: Path, processes: ProcessPoolExecutor) -> tuple[float, float, float]:
+    """Return the seconds of reading all, and microseconds of a processor for a change; see `measure_source`."""
+    began, begun = time.monotonic(), time.process_time()
     messages = Messages(FolderMessages(LocalStorage(folder)), ["public.*"], Reading())
     end = messages.end()
-    index_s = time.monotonic() - began
+    index_s = time.process_time() - begun
     parts, after = list[Slice](), START
     while after < end and (part := messages.next_slice(after)) is not None:
         parts += part.split(_PROCESSES)
         after = part.end
-    found = sum(processes.map(_count, [messages.readable] * len(parts), parts))
-    assert found == _SOURCE_CHANGES
-    return time.monotonic() - began, index_s
+    found = list(processes.map(_count, [messages.readable] * len(parts), parts))
+    spent = time.monotonic() - began
+    assert sum(count for count, _ in found) == _SOURCE_CHANGES
+    per_change = 1e6 / _SOURCE_CHANGES
+    return spent, index_s * per_change, sum(seconds for _, seconds in found) * per_change
 
 
-def _count(reader: MessageReader, part: Slice) -> int:
-    return sum(batch.num_rows for batch in reader.read(part))
+def _count(reader: MessageReader, part: Slice) -> tuple[int, float]:
+    """Return how many changes a slice has, and what reading it took of a processor."""
+    begun = time.process_time()
+    return sum(batch.num_rows for batch in reader.read(part)), time.process_time() - begun
 
 
 def _run(count: int) -> list[tuple[float, float]]:

@@ -133,16 +133,17 @@ class FolderMessages(MessageLog):
     def _messages(self, name: str) -> Iterator[StoredMessage]:
         """Yield the messages of a file; one that is met for the first time is remembered."""
         content = self._content(name)
+        digest = digest_of(content)
         at = bisect_left(self._files, name, key=lambda file: file.name)
         first = (self._files[at - 1].last if at else START) + 1
         bodies = split(content)
         if at == len(self._files):
             chain = self._files[-1].chain if self._files else b""
-            told = b"\0".join((chain, name.encode(), digest_of(content)))
+            told = b"\0".join((chain, name.encode(), digest))
             self._files.append(_File(name, first + len(bodies) - 1, digest_of(told)))
         at_us = self.storage.written_at_us(name)
         for number, body in enumerate(bodies):
-            place = Place(Scn(first + number), name, number, digest_of(body))
+            place = Place(Scn(first + number), name, number, digest if body == content else digest_of(body))
             yield StoredMessage(place, _where(self.label, name, number, len(bodies)), body, {}, at_us)
 
     def _content(self, name: str) -> bytes:
