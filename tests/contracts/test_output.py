@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import pytest
 
-from penstock import wiring
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.config.publish import FilesFormat, KafkaFormat
 from penstock.demo.servers import EmbeddedPostgres
@@ -19,6 +18,7 @@ from penstock.history import CaptureOrigin, Joined
 from penstock.pipeline.published_copies import PublishedCopies
 from penstock.position import START, Anchor, Scn
 from penstock.sinks.events.state import OpenPublishedCopy
+from penstock.wiring import sinks
 from tests.contracts.mortal import Died, Dying, Mortal
 from tests.contracts.outputs import OUTPUTS, TABLE, Output, Place, Records, Row
 from tests.hand_made import T, as_batch, insert
@@ -73,7 +73,7 @@ def test_every_form_that_can_be_published_is_asked() -> None:
     forms.remove("xds")
     published = {name.removeprefix("publish ") for name in OUTPUTS if name.startswith("publish ")}
     assert {name.partition(" ")[2] for name in published} == forms
-    assert set(wiring._FOLDER_SINKS) == {form for form in forms if not form.startswith(("debezium", "dbwatcher"))}
+    assert set(sinks.FOLDER_SINKS) == {form for form in forms if not form.startswith(("debezium", "dbwatcher"))}
 
 
 def test_a_run_goes_on_where_the_last_one_stood(output: Output) -> None:

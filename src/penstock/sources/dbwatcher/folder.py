@@ -76,10 +76,11 @@ class FolderMessages(MessageLog):
 
     def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
         """Yield the messages at some places, in the order of these."""
-        name, bodies, at_us = "", list[bytes](), 0
+        name, at_us = "", 0
+        bodies: Sequence[bytes] = ()
         for place in places:
             if place.file != name:
-                name, (bodies, _) = place.file, self._content(place.file)
+                name, (bodies, _, _) = place.file, self._content(place.file)
                 at_us = self.storage.written_at_us(name)
             body = bodies[place.number] if place.number < len(bodies) else b""
             if digest_of(body) != place.digest:
@@ -138,7 +139,7 @@ class FolderMessages(MessageLog):
 
     def _messages(self, name: str) -> Iterator[StoredMessage]:
         """Yield the messages of a file; one that is met for the first time is remembered."""
-        bodies, digest = self._content(name)
+        bodies, digest, size = self._content(name)
         at = bisect_left(self._files, name, key=lambda file: file.name)
         first = (self._files[at - 1].last if at else START) + 1
         if at == len(self._files):
@@ -147,24 +148,28 @@ class FolderMessages(MessageLog):
             self._files.append(_File(name, first + len(bodies) - 1, digest_of(told)))
         at_us = self.storage.written_at_us(name)
         for number, body in enumerate(bodies):
-            place = Place(Scn(first + number), name, number, digest_of(body))
+            place = Place(Scn(first + number), name, number, digest if len(body) == size else digest_of(body))
             yield StoredMessage(place, _where(self.label, name, number, len(bodies)), body, {}, at_us)
 
-    def _content(self, name: str) -> tuple[list[bytes], bytes]:
-        """Return the messages of a file, and a digest of the file."""
+    def _content(self, name: str) -> tuple[Sequence[bytes], bytes, int]:
+        """Return the messages of a file, a digest of the file, and its size."""
         try:
             if (self.storage.size(name) or 0) <= self.most_bytes:
                 content = self.storage.read(name)
-                return split(content), digest_of(content)
+                return split(content), digest_of(content), len(content)
+            size = 0
             hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
             def pieces() -> Iterator[bytes]:
+                nonlocal size
                 for piece in self.storage.read_pieces(name):
                     hasher.update(piece)
+                    size += len(piece)
                     yield piece
 
             # One of the messages may be larger than memory.
-            return list(split_pieces(pieces(), self.most_bytes)), hasher.digest()
+            bodies = list(split_pieces(pieces(), self.most_bytes))
+            return bodies, hasher.digest(), size
         except MissingFileError as exc:
             raise _changed(f"file {name} was read, and is not there any more", self.label) from exc
 

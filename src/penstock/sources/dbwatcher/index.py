@@ -27,7 +27,8 @@ from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
 from penstock.sources.dbwatcher.numbers import MessageNumbers
-from penstock.sources.dbwatcher.pieces import Piece, ask, read
+from penstock.sources.dbwatcher.outline import Outlines
+from penstock.sources.dbwatcher.pieces import Asked, Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import KnownTables
 from penstock.text import printable
@@ -116,6 +117,7 @@ class MessageIndex:
         self._tables = tables
         self._reading = reading
         self._patterns = patterns
+        self._outlines = Outlines(reading)
         self._looked_upto = START
         self._open: dict[str, _Gathered] = {}
         self._known: dict[str, list[_Known]] = {}
@@ -145,6 +147,12 @@ class MessageIndex:
         return bisect_right(self.found, int(position), key=lambda one: one.position)
 
     def _add(self, stored: StoredMessage) -> None:
+        outlined = self._outlines.ask(stored, self._tables.book)
+        if outlined is not None:
+            head, asked = outlined
+            if self._is_next(Message(head, (), stored.properties), stored):
+                self._take(head.ident, asked, None, stored)
+            return
         try:
             message = read(stored, self._reading)
             if message is None:
@@ -154,10 +162,11 @@ class MessageIndex:
                     stored,
                 )
                 return
-            if not self._reading.accepts_missing and not self._numbers.take(message, stored):
+            if not self._is_next(message, stored):
                 return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
+            self._outlines.learn(message, stored, self._tables.book)
         except MalformedInputError as exc:
             if not self._reading.puts_aside:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
@@ -165,10 +174,22 @@ class MessageIndex:
             self._numbers.take_unread(stored)
             self._put_aside(stored, exc)
             return
+        self._take(message.head.ident, asked, was, stored)
+
+    def _is_next(self, message: Message, stored: StoredMessage) -> bool:
+        """Whether a message is not a repeat, by its number; raises as `MessageNumbers.take`."""
+        return self._reading.accepts_missing or self._numbers.take(message, stored)
+
+    def _take(self, ident: str, asked: Asked, was: TableSchema | None, stored: StoredMessage) -> None:
+        """Take up what a message asks for.
+
+        Args:
+            was: The table of a message about a table, as it was described before.
+        """
         closed: list[_Gathered] = []
         if not asked.pieces and not asked.keeps_open:
             # The end of a transaction, with no change of its own.
-            last = self._open.pop(message.head.ident, None)
+            last = self._open.pop(ident, None)
             closed += [] if last is None else [last]
         for piece in asked.pieces:
             self._gather(piece, was, stored)

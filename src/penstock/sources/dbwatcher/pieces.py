@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
+from penstock.formats.dbwatcher.forms import row_text
 from penstock.formats.dbwatcher.message import CANCELLED, Attribute, Message, MessageRow, Route
 from penstock.formats.dbwatcher.parser import MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, route_of
@@ -108,7 +109,7 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
     pieces, at = [], 0
     for number, part in enumerate(found.parts):
         rows = message.rows[at : at + len(part.changes)]
-        said = b"".join([_plain(_told(row)) for row in rows]) or message.command.value.encode()
+        said = b"".join([_row_said(row) for row in rows]) or message.command.value.encode()
         tables = frozenset({change.table for change in part.changes})
         keys = part.repl_keys
         pieces.append(Piece(part.txn_id, number, len(part.changes), keys[0], keys[-1], counter, said, tables))
@@ -130,11 +131,11 @@ def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
                     raise MalformedInputError(what, where=f"{stored.where}, table {change.table}")
 
 
-def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> Sequence[Sequence[Change]]:
-    """Return the changes of each part of a message that `ask` had nothing against."""
+def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> tuple[Message, Sequence[Sequence[Change]]]:
+    """Return a message that `ask` had nothing against, and the changes of each of its parts."""
     message = read(stored, reading)
     assert message is not None
-    return [part.changes for part in _changes_of(message, stored, book, reading).parts]
+    return message, [part.changes for part in _changes_of(message, stored, book, reading).parts]
 
 
 def _changes_of(message: Message, stored: StoredMessage, book: TableBook, reading: Reading) -> MessageChanges:
@@ -146,14 +147,21 @@ def _changes_of(message: Message, stored: StoredMessage, book: TableBook, readin
         raise MalformedInputError(exc.what, where=where, do=exc.do) from exc
 
 
-def _told(row: MessageRow) -> tuple[object, ...]:
-    said = row.attributes
-    old = None if row.old is None else list(row.old.items())
-    return (*(said.get(name) for name in _IDENTIFYING), list(row.columns.items()), old)
+def row_said(
+    identifying: tuple[str | None, str | None, str | None], repl_key: str | None, content: str, old: str | None
+) -> bytes:
+    """Return what a row says each time that it is sent.
+
+    Args:
+        identifying: Its own attributes `action`, `schema` and `tableName`.
+        content, old: Its columns and its old image as `row_text` has them.
+    """
+    return _plain((identifying, repl_key, content, old))
 
 
-_IDENTIFYING = ("action", "schema", "tableName", "replKey")
-"""Attributes that a row has each time that it is sent."""
+def _row_said(row: MessageRow) -> bytes:
+    get = row.attributes.get
+    return row_said((get("action"), get("schema"), get("tableName")), get("replKey"), *row_text(row))
 
 
 def _plain(told: Any) -> bytes:
