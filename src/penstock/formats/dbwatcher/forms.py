@@ -105,7 +105,11 @@ class RowText(NamedTuple):
 
 
 class RowForm:
-    """The rows of one table, whose columns come in one order; each of them may be absent."""
+    """The rows of one table, whose columns come in one order; each of them may be absent.
+
+    Attributes:
+        has_untyped: The definition lacks a column, so Base64 may be a text of it.
+    """
 
     def __init__(self, columns: Mapping[str, LogicalType | None]) -> None:
         """Make the expression.
@@ -117,6 +121,7 @@ class RowForm:
             MalformedInputError: XML cannot carry the name of one.
         """
         self.columns = tuple(columns)
+        self.has_untyped = None in columns.values()
         self._new = [value_reader(name, logical, is_old=False) for name, logical in columns.items()]
         self._old = [value_reader(name, logical, is_old=True) for name, logical in columns.items()]
         new, old = (_columns(columns, notation) for notation in (_IN_ROW, _IN_OLD))
@@ -170,8 +175,7 @@ def _column(name: str, logical: LogicalType | None, notation: _Notation) -> str:
     values = [] if typed is None else [f"{text}{typed}"]
     if logical is None or (typed is None and logical.kind is not Kind.BINARY):
         values.append(f"{text}(?:{notation.marked}|{notation.plain})")
-    # Bytes of a column without definition may be a text that no database has.
-    if logical is not None and logical.kind is Kind.BINARY:
+    if logical is None or logical.kind is Kind.BINARY:
         values.append(f"{packed}{BASE64}")
     return f"(?:{tag}((?:{'|'.join(values)}){end}|{re.escape(notation.null)}))?+"
 

@@ -20,7 +20,7 @@ from penstock.formats.dbwatcher.usual import DividedMessage, divide
 from penstock.logical import LogicalType
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.messages import StoredMessage
-from penstock.sources.dbwatcher.pieces import Asked, Piece, row_said
+from penstock.sources.dbwatcher.pieces import BASE64, Asked, Piece, half_pair_in, row_said
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import TableBook
 
@@ -98,6 +98,8 @@ class Outlines:
         try:
             rows = list(_Rows(divided, self, lambda name: book.at(name, stored.place.position)))
         except _OtherError:
+            return None
+        if BASE64 in stored.body and any(map(_is_no_text, rows)):
             return None
         return head, Asked(_pieces(rows, head), Message(head).keeps_transaction_open)
 
@@ -260,6 +262,11 @@ def _pieces(rows: Sequence[_Row], head: Head) -> list[Piece]:
         keys = run[0].repl_key, run[-1].repl_key
         pieces.append(Piece(txn_id, len(pieces), len(run), *keys, counter, said, tables))
     return pieces
+
+
+def _is_no_text(row: _Row) -> bool:
+    form = row.told.table.form
+    return form.has_untyped and any(half_pair_in(image) is not None for image in form.images(row.text))
 
 
 def _change(number: int, row: _Row) -> Change:

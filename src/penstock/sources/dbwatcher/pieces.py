@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.change import Change, TableName
+from penstock.change import Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
 from penstock.formats.dbwatcher.forms import row_text
@@ -19,7 +19,7 @@ from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import TableBook
 from penstock.text import printable
 
-_BASE64 = b"base64"
+BASE64 = b"base64"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DETERMINISTIC = 2
@@ -95,7 +95,7 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
             do="set capture.dbwatcher.statements to rows, and the rows that the statement has changed are applied; or"
             " on_malformed to put_aside",
         )
-    if _BASE64 in stored.body:
+    if BASE64 in stored.body:
         _refuse_surrogates(found, stored)
     counter = message.head.attributes.get(Attribute.CREATE_COUNTER, "").strip()
     if (event := found.event) is not None:
@@ -125,10 +125,18 @@ def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
             raise MalformedInputError("the name of a table has half of a surrogate pair", where=stored.where)
     for part in found.parts:
         for change in part.changes:
-            for name, value in (*(change.before or {}).items(), *(change.after or {}).items()):
-                if value is not None and not value.isascii() and _SURROGATE.search(value):
+            for image in (change.before or {}, change.after or {}):
+                if (name := half_pair_in(image)) is not None:
                     what = f"the value of column {printable(name)!r} has half of a surrogate pair, which is no text"
                     raise MalformedInputError(what, where=f"{stored.where}, table {change.table}")
+
+
+def half_pair_in(image: Image) -> str | None:
+    """Return a column whose value has half of a surrogate pair, if there is one."""
+    for name, value in image.items():
+        if value is not None and not value.isascii() and _SURROGATE.search(value):
+            return name
+    return None
 
 
 def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> tuple[Message, Sequence[Sequence[Change]]]:
