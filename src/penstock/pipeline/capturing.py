@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.listener import RunListener
+from penstock.apply.listener import RunListener, RunObserver
 from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -26,6 +26,7 @@ from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
+from penstock.pipeline.observers import Observed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
@@ -74,6 +75,7 @@ class Capturing:
         *,
         until_caught_up: bool = False,
         until: str | int | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> Progress:
         """Copy what is not copied yet, then follow changes until told to stop; see `ApplyProcess.run`.
 
@@ -82,11 +84,12 @@ class Capturing:
                 `penstock run --until` takes it.
             listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
                 logged in any case.
+            observers: Hear it, too; whatever happens to them, the run goes on.
         """
         publishes = self.config.publish is not None
         run = Run(
             stop,
-            listener or Report(publishes=publishes),
+            Observed(listener or Report(publishes=publishes), observers),
             until_caught_up=until_caught_up,
             until=None if until is None else str(until),
             publishes=publishes,

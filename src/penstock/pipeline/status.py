@@ -92,6 +92,7 @@ class Status:
         attention: Faults that the user has to mend before changes can be captured, or applied: a line each.
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         publishes_to: The archive that changes are published to; None where they are applied.
+        runs: How often a run has become the one of this pipeline; it does so again after a lost connection.
         open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
 
@@ -121,6 +122,7 @@ class Status:
     recorded_until: datetime | None = None
     source_lost: str | None = None
     ddl: int = 0
+    runs: int = 0
     open_transactions: Sequence[OpenTransaction] = ()
 
     @property
@@ -293,6 +295,7 @@ def status_of(
         recorded_until=recorded_until,
         source_lost=source.lost,
         ddl=process.ddl if process else 0,
+        runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
     )
 

@@ -1,0 +1,70 @@
+"""Options of `run` for what watches over it: metrics, traces, lineage."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.apply.listener import RunObserver
+    from penstock.config import PipelineConfig
+
+_METRICS = "--metrics"
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """What is to watch over a run."""
+
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            _METRICS,
+            metavar="HOST:PORT",
+            help="Serve metrics for Prometheus at /metrics of this address; :9187 is this machine alone.",
+        ),
+    ] = None
+
+    @contextmanager
+    def prepared(self) -> Iterator[Watch]:
+        """Take what the options need, before anything is started; give it back at the end of the block.
+
+        Raises:
+            ConfigError: A library is not installed, or a port is taken.
+        """
+        with ExitStack() as stack:
+            listening = None
+            if self.metrics is not None:
+                # Its libraries are an extra's.
+                from penstock.metrics import Address
+
+                address = Address.parse(self.metrics, option=_METRICS)
+                listening = stack.enter_context(address.listen(option=_METRICS))
+            yield Watch(listening, stack)
+
+
+@dataclass
+class Watch:
+    """What watches over a run, ready to begin."""
+
+    _metrics: socket.socket | None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def begin(self, config: PipelineConfig) -> list[RunObserver]:
+        """Begin to watch; returns what is to hear of the run."""
+        observers: list[RunObserver] = []
+        if self._metrics is not None:
+            from penstock.metrics import RunMetrics, sample, serving
+            from penstock.wiring import open_pipeline
+
+            counted = RunMetrics(config.name)
+            # Another one of the same file: it shares no connection with the run, and starts no Spark.
+            looked_at = open_pipeline(config)
+            self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted]))
+            observers.append(counted)
+        return observers
