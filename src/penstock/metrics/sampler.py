@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from penstock.events import Event, tell
 from penstock.metrics.sample import PipelineSample
 
 _EVERY_S = 5.0
@@ -56,6 +58,9 @@ class Sampler:
         found: Sequence[PipelineSample] | None = None
         try:
             found = self._look()
+        except Exception as exc:
+            # Unforeseen: what was known stays, with its time. The text may hold a value, so only the kind is told.
+            tell(Event.NOTE, f"a look at the pipeline failed: {type(exc).__name__}", level=logging.WARNING)
         finally:
             with self._changed:
                 self._is_looking = False
