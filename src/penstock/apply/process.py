@@ -183,6 +183,8 @@ class Ledger(Protocol):
 
 _IDLE_NOTE_S = 2.0
 
+CAUGHT_UP = "it had caught up"
+
 _TOLD_TO_STOP = "it was told to stop"
 
 _QUEUE_EVERY_S = 2.0
@@ -242,7 +244,7 @@ class ApplyProcess:
             OperatorError: Something that the user must change, or the process was told to stop at errors.
             RetryableError: A server stayed out of reach for longer than the configured time.
         """
-        reason = "it had caught up" if until is None else f"it had reached position {until}"
+        reason = CAUGHT_UP if until is None else f"it had reached position {until}"
         progress = Progress(Scn(0))
         self._limits.restart()
         while not stop.is_set():

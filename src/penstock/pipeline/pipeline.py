@@ -20,7 +20,7 @@ from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess
+from penstock.apply.process import CAUGHT_UP, ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
@@ -486,6 +486,15 @@ class Pipeline(Capturing):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
                     ledger.set_status_of_last_run(str(error), is_aborted=isinstance(error, HandlerError))
+
+    def _was_down(self) -> bool:
+        # Where the ledger cannot be asked, the run is about to say so itself.
+        with suppress(PenstockError):
+            if self._target.has_ledger():
+                with closing(self._target.ledger()) as ledger:
+                    state = ledger.state()
+                return state is not None and state.reason not in (None, CAUGHT_UP)
+        return False
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]
