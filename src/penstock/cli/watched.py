@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from openlineage.client import OpenLineageClient
+    from opentelemetry.sdk.trace import TracerProvider
+
     from penstock.apply.listener import RunObserver
     from penstock.config import PipelineConfig
 
@@ -29,6 +32,13 @@ class WatchOptions:
             help="Serve metrics for Prometheus at /metrics of this address; :9187 is this machine alone.",
         ),
     ] = None
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Send a trace of each batch to OpenTelemetry, as the variables OTEL_* say.")
+    ] = False
+    lineage: Annotated[
+        bool,
+        typer.Option("--lineage", help="Send events to OpenLineage, as its own variables or openlineage.yml say."),
+    ] = False
 
     @contextmanager
     def prepared(self) -> Iterator[Watch]:
@@ -45,7 +55,16 @@ class WatchOptions:
 
                 address = Address.parse(self.metrics, option=_METRICS)
                 listening = stack.enter_context(address.listen(option=_METRICS))
-            yield Watch(listening, stack)
+            provider = client = None
+            if self.traces:
+                from penstock.observe.traces import provider_of_environment
+
+                provider = provider_of_environment()
+            if self.lineage:
+                from penstock.observe.lineage import client_of_environment
+
+                client = client_of_environment()
+            yield Watch(listening, provider, client, stack)
 
 
 @dataclass
@@ -53,6 +72,8 @@ class Watch:
     """What watches over a run, ready to begin."""
 
     _metrics: socket.socket | None
+    _provider: TracerProvider | None
+    _client: OpenLineageClient | None
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, config: PipelineConfig) -> list[RunObserver]:
@@ -67,4 +88,25 @@ class Watch:
             looked_at = open_pipeline(config)
             self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted]))
             observers.append(counted)
+        if self._provider is not None:
+            from penstock.observe.traces import Traces
+
+            observers.append(Traces(config.name, self._provider))
+        if self._client is not None:
+            observers.append(_lineage(config, self._client))
         return observers
+
+
+def _lineage(config: PipelineConfig, client: OpenLineageClient) -> RunObserver:
+    from penstock.observe.lineage import Lineage, TablesRead
+    from penstock.observe.places import source_place, target_place
+    from penstock.wiring import open_pipeline
+
+    looked_at = open_pipeline(config)
+    return Lineage(
+        config.name,
+        client,
+        source=source_place(config),
+        target=target_place(config),
+        tables=lambda: TablesRead(*looked_at.captured_tables()),
+    )
