@@ -53,7 +53,9 @@ class Address:
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            return socket.create_server((self.host, self.port), family=family, backlog=64)
+            # All addresses of the machine are those of IPv4, too.
+            is_dual = self.host == "::" and socket.has_dualstack_ipv6()
+            return socket.create_server((self.host, self.port), family=family, backlog=64, dualstack_ipv6=is_dual)
         except OSError as exc:
             reason = (exc.strerror or type(exc).__name__).lower()
             raise ConfigError(

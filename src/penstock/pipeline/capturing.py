@@ -124,9 +124,12 @@ class Capturing:
         *,
         until_caught_up: bool = False,
         until: str | int | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> BackgroundRun:
         """Begin `run` in a thread of its own."""
-        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until))
+        return BackgroundRun(
+            lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until, observers=observers)
+        )
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return the consumers that the source's log is kept for, the furthest behind first."""
