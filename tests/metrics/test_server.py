@@ -76,6 +76,22 @@ def test_scrapes_that_come_together_share_a_look() -> None:
     assert looks == [100, 105]
 
 
+def test_a_look_that_takes_long_is_taken_seldom() -> None:
+    now, looks = [0.0], []
+
+    def look() -> list[PipelineSample]:
+        looks.append(now[0])
+        now[0] += 2
+        return []
+
+    sampler = Sampler(look, every_s=5, clock=lambda: now[0])
+    while now[0] < 400:
+        sampler.latest()
+        now[0] += 1
+    # Two seconds of a hundred.
+    assert looks == [0, 102, 204, 306]
+
+
 def test_a_look_that_hangs_keeps_no_scrape_waiting_and_is_not_begun_twice() -> None:
     may_end, looks = threading.Event(), []
 

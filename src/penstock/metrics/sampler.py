@@ -14,6 +14,9 @@ from penstock.metrics.sample import PipelineSample
 _EVERY_S = 5.0
 """Two scrapes within so many seconds share a look."""
 
+_SHARE = 0.02
+"""A look reads all of the source's log, which may be long; so looks take no more than this part of the time."""
+
 _WAIT_S = 5.0
 """A scrape waits so long for a look, and then takes the one before: Prometheus gives up after 10 s by default."""
 
@@ -36,13 +39,13 @@ class Sampler:
         self._clock = clock
         self._changed = threading.Condition()
         self._found: Sequence[PipelineSample] = ()
-        self._looked_at = -math.inf
+        self._next_at = -math.inf
         self._is_looking = self._is_closed = False
 
     def latest(self) -> Sequence[PipelineSample]:
-        """Return what the last look has found, after a new one if that is long ago; nothing before the first one."""
+        """Return what the last look has found, after a new one where it is time; nothing before the first one."""
         with self._changed:
-            if self._clock() - self._looked_at >= self._every_s:
+            if self._clock() >= self._next_at:
                 if not self._is_looking and not self._is_closed:
                     self._is_looking = True
                     threading.Thread(target=self._work, name="sample", daemon=True).start()
@@ -55,6 +58,7 @@ class Sampler:
             self._is_closed = True
 
     def _work(self) -> None:
+        began = self._clock()
         found: Sequence[PipelineSample] | None = None
         try:
             found = self._look()
@@ -65,5 +69,7 @@ class Sampler:
             with self._changed:
                 self._is_looking = False
                 if found is not None:
-                    self._found, self._looked_at = found, self._clock()
+                    self._found = found
+                now = self._clock()
+                self._next_at = max(began + self._every_s, now + (now - began) / _SHARE)
                 self._changed.notify_all()
