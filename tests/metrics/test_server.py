@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import urllib.error
 import urllib.request
+import warnings
 
 import pytest
 
@@ -44,6 +46,16 @@ def test_a_port_that_is_taken_is_one_clear_error() -> None:
         address = Address("127.0.0.1", other.getsockname()[1])
         with pytest.raises(ConfigError, match=f"--metrics: cannot listen at {address}: address already in use"):
             address.listen(option=OPTION)
+
+
+def test_a_process_that_is_forked_does_not_keep_the_port() -> None:
+    with Address("127.0.0.1", 0).listen(option=OPTION) as listening, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if not child:
+            os._exit(0 if listening.fileno() == -1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert listening.fileno() != -1
 
 
 def test_metrics_are_at_one_path_and_nothing_else_is() -> None:

@@ -16,7 +16,7 @@ from penstock.apply.batch import AppliedBatch, Interval, phases_of
 from penstock.apply.lane import LaneResult
 from penstock.apply.progress import Progress
 from penstock.errors import ConfigError, OperatorError
-from penstock.observe.traces import Traces, provider_of_environment
+from penstock.observe.traces import Traces, exporter_of_environment
 from penstock.position import Scn
 from tests.alerts.hook import Hook, serving
 from tests.lab import Lab
@@ -108,7 +108,7 @@ def test_an_error_that_ends_a_run_is_a_span() -> None:
 def test_an_exporter_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=f"--traces: {variable} '{value}' is not supported"):
-        provider_of_environment()
+        exporter_of_environment()
 
 
 def received(collector: Hook) -> list[tuple[str, str]]:

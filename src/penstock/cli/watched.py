@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
     from penstock.apply.listener import RunObserver
     from penstock.config import PipelineConfig
@@ -55,29 +55,33 @@ class WatchOptions:
 
                 address = Address.parse(self.metrics, option=_METRICS)
                 listening = stack.enter_context(address.listen(option=_METRICS))
-            provider = client = None
+            exporter = client = None
             if self.traces:
-                from penstock.observe.traces import provider_of_environment
+                from penstock.observe.traces import exporter_of_environment
 
-                provider = provider_of_environment()
+                exporter = exporter_of_environment()
             if self.lineage:
                 from penstock.observe.lineage import client_of_environment
 
                 client = client_of_environment()
-            yield Watch(listening, provider, client, stack)
+            yield Watch(self, listening, exporter, client, stack)
 
 
 @dataclass
 class Watch:
     """What watches over a run, ready to begin."""
 
+    _options: WatchOptions
     _metrics: socket.socket | None
-    _provider: TracerProvider | None
+    _exporter: SpanExporter | None
     _client: OpenLineageClient | None
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, config: PipelineConfig) -> list[RunObserver]:
-        """Begin to watch; returns what is to hear of the run."""
+        """Begin to watch; returns what is to hear of the run.
+
+        Not before Spark was begun: it forks a process, which threads do not survive.
+        """
         observers: list[RunObserver] = []
         if self._metrics is not None:
             from penstock.metrics import RunMetrics, sample, serving
@@ -88,10 +92,10 @@ class Watch:
             looked_at = open_pipeline(config)
             self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted]))
             observers.append(counted)
-        if self._provider is not None:
-            from penstock.observe.traces import Traces
+        if self._options.traces:
+            from penstock.observe.traces import Traces, provider_of
 
-            observers.append(Traces(config.name, self._provider))
+            observers.append(Traces(config.name, provider_of(self._exporter)))
         if self._client is not None:
             observers.append(_lineage(config, self._client))
         return observers

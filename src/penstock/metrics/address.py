@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 
@@ -55,12 +56,15 @@ class Address:
         try:
             # All addresses of the machine are those of IPv4, too.
             is_dual = self.host == "::" and socket.has_dualstack_ipv6()
-            return socket.create_server((self.host, self.port), family=family, backlog=64, dualstack_ipv6=is_dual)
+            listening = socket.create_server((self.host, self.port), family=family, backlog=64, dualstack_ipv6=is_dual)
         except OSError as exc:
             reason = (exc.strerror or type(exc).__name__).lower()
             raise ConfigError(
                 f"{option}: cannot listen at {self}: {reason}", do="name another port, or end what listens there"
             ) from exc
+        # The process that Python workers are forked from would hold the port for as long as it outlives a killed run.
+        os.register_at_fork(after_in_child=listening.close)
+        return listening
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -40,7 +40,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self._answer(404, b"penstock: metrics are at /metrics\n", "text/plain; charset=utf-8")
             return
-        self._answer(200, self.server.text(), CONTENT_TYPE)
+        try:
+            text = self.server.text()
+        except Exception as exc:
+            # Unforeseen: Prometheus shows the status, and a person finds the kind in the answer.
+            self._answer(500, f"penstock: {type(exc).__name__}\n".encode(), "text/plain; charset=utf-8")
+            return
+        self._answer(200, text, CONTENT_TYPE)
 
     def _answer(self, status: int, body: bytes, content_type: str) -> None:
         self.send_response(status)

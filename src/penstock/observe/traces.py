@@ -120,14 +120,8 @@ class Traces(RunObserver):
         ending.join(_END_S)
 
 
-def provider_of_environment() -> TracerProvider:
-    """Make what the variables `OTEL_*` ask for; without `OTEL_TRACES_EXPORTER`, spans go by OTLP over HTTP.
-
-    Raises:
-        ConfigError: They ask for an exporter, or a protocol, that does not come with Penstock.
-    """
-    named = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
-    exporter = _exporter(named)
+def provider_of(exporter: SpanExporter | None) -> TracerProvider:
+    """Make what spans go to `exporter` by, as the variables `OTEL_*` say. It starts a thread."""
     # An own service name comes before ours.
     service = os.environ.get("OTEL_SERVICE_NAME", "").strip()
     named_by_resource = "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -139,7 +133,16 @@ def provider_of_environment() -> TracerProvider:
     return provider
 
 
-def _exporter(named: str) -> SpanExporter | None:
+def exporter_of_environment() -> SpanExporter | None:
+    """Make what the variables `OTEL_*` ask for; without `OTEL_TRACES_EXPORTER`, spans go by OTLP over HTTP.
+
+    Returns:
+        None where they ask for none.
+
+    Raises:
+        ConfigError: They ask for an exporter, or a protocol, that does not come with Penstock.
+    """
+    named = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
     match named:
         case "none":
             return None
