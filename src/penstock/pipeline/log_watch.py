@@ -140,7 +140,8 @@ class LogWatch:
             listener.warned(text, Event.LOG_GIVEN_UP, {"consumer": state.consumer.name, "bytes": state.size_bytes})
         found = {one.key: one for one in held_too_much(hold, self._limits)}
         for key in sorted(found.keys() - self._told):
-            listener.warned(f"{found[key].text} ({self._label})", Event.LOG_HELD, found[key].facts)
+            facts = {**found[key].facts, "key": key}
+            listener.warned(f"{found[key].text} ({self._label})", Event.LOG_HELD, facts)
         for key in sorted(self._told - found.keys()):
             text = f"{key} keeps no more of the log than it may ({self._label})"
             listener.warned(text, Event.LOG_HELD, {"over": key})

@@ -54,6 +54,7 @@ class Status:
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         consumer_id: The pipeline's own among them.
         publishes_to: The archive that changes are published to; None where they are applied.
+        runs: How often a run has become the one of this pipeline; it does so again after a lost connection.
         open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
 
@@ -83,6 +84,7 @@ class Status:
     recorded_until: datetime | None = None
     source_lost: str | None = None
     ddl: int = 0
+    runs: int = 0
     open_transactions: Sequence[OpenTransaction] = ()
     consumer_id: str = ""
 
@@ -272,6 +274,7 @@ def status_of(
         recorded_until=recorded_until,
         source_lost=source.lost,
         ddl=process.ddl if process else 0,
+        runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
     )
 
