@@ -17,9 +17,9 @@ from penstock.apply.ledger import ProcessStatus
 from penstock.apply.progress import Progress
 from penstock.change import Change, Op, TableName
 from penstock.errors import RetryableError
-from penstock.history import OpenTransaction
+from penstock.history import Consumer, ConsumerState, OpenTransaction
 from penstock.metrics import PipelineSample, RunMetrics, exposition
-from penstock.pipeline.status import HeldBack, Status
+from penstock.pipeline.status import Status
 from penstock.position import Scn
 from penstock.stream import Backlog
 from tests.test_status import found, process
@@ -28,8 +28,8 @@ ORDERS = TableName("public", "orders")
 NOW = datetime.now(UTC)
 
 
-def consumer(name: str, id_: str, *, oldest_at: datetime | None, size_bytes: int = 5) -> HeldBack:
-    return HeldBack(id_, name, True, "copy", 3, 4, size_bytes, oldest_at, NOW)
+def consumer(name: str, id_: str, *, oldest_at: datetime | None, size_bytes: int = 5) -> ConsumerState:
+    return ConsumerState(Consumer(id_, name), Scn(3), 4, size_bytes, oldest_at, NOW)
 
 
 def status(name: str = "shop", **more: object) -> Status:

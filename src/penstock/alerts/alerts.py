@@ -120,8 +120,8 @@ class Alerts(RunObserver):
             self._add(Kind.LOG_GIVEN_UP, text, facts, topic=str(facts.get("consumer")))
         elif event is Event.LOG_HELD and "over" in facts:
             self._clear(Kind.LOG_HELD, text, topic=str(facts["over"]))
-        elif event is Event.LOG_HELD:
-            self._add(Kind.LOG_HELD, text, facts, topic=str(facts.get("key")))
+        elif event is Event.LOG_HELD and "key" in facts:
+            self._add(Kind.LOG_HELD, text, facts, topic=str(facts["key"]))
 
     def finished(self, progress: Progress, *, is_stopped: bool) -> None:
         """The run has ended as it should; one that was to end by itself is no news."""

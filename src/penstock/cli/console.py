@@ -49,9 +49,9 @@ class Defaults:
 defaults = Defaults()
 
 
-def open_file(file: Path | None) -> Pipeline | Publication:
-    """Open the pipeline of the file that was named, or of ./pipeline.yaml."""
-    return penstock.open(file or defaults.file)
+def open_file(file: Path | None, *, master: str | None = None) -> Pipeline | Publication:
+    """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
+    return penstock.open(file or defaults.file, master=master)
 
 
 def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:

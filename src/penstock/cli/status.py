@@ -15,9 +15,10 @@ from penstock.text import count, duration, printable
 
 if TYPE_CHECKING:
     from penstock.apply.detail import Detail, ParameterDetail, TableDetail
+    from penstock.history import ConsumerState
     from penstock.pipeline.pipeline import Pipeline
     from penstock.pipeline.publication import Publication
-    from penstock.pipeline.status import HeldBack, Status
+    from penstock.pipeline.status import Status
 
 _EVERY_S = 2.0
 
@@ -194,7 +195,7 @@ def show(found: Status) -> None:
     if found.reason:
         at = f"{found.stopped_at.isoformat(timespec='seconds')}: " if found.stopped_at else ""
         facts.append(("stopped", f"{at}{found.reason}"))
-    facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
+    facts += [("log kept for", held_back(one, own_id=found.consumer_id)) for one in found.consumers]
     facts += [("log held by", open_text(one, datetime.now(UTC))) for one in found.open_transactions]
     print_facts(facts)
 
@@ -243,16 +244,17 @@ def _so_far(found: Status) -> str:
     return f"{count(found.transactions, 'transaction')}, {count(found.changes, 'row change')}"
 
 
-def held_back(consumer: HeldBack) -> str:
-    """What a consumer holds back, in one line."""
+def held_back(state: ConsumerState, *, own_id: str) -> str:
+    """What a consumer holds back, in one line; `own_id` is that of the pipeline."""
+    consumer = state.consumer
     where = f" ({consumer.target})" if consumer.target else ""
-    this = ", this pipeline" if consumer.is_this else ""
+    this = ", this pipeline" if consumer.id == own_id else ""
     return (
-        f"{consumer.name}{where}{this}: {count(consumer.transactions, 'transaction')},"
-        f" {consumer.size_bytes / 1e6:,.1f} MB{_since(consumer)} behind position {consumer.position},"
-        f" seen {consumer.seen_at.isoformat(timespec='seconds')}"
+        f"{consumer.name}{where}{this}: {count(state.transactions, 'transaction')},"
+        f" {state.size_bytes / 1e6:,.1f} MB{_since(state)} behind position {state.position},"
+        f" seen {state.seen_at.isoformat(timespec='seconds')}"
     )
 
 
-def _since(consumer: HeldBack) -> str:
-    return f" since {consumer.oldest_at.isoformat(timespec='seconds')}" if consumer.oldest_at else ""
+def _since(state: ConsumerState) -> str:
+    return f" since {state.oldest_at.isoformat(timespec='seconds')}" if state.oldest_at else ""

@@ -8,8 +8,9 @@ from datetime import datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from penstock import __version__
+from penstock.history import ConsumerState
 from penstock.metrics.sample import PipelineSample
-from penstock.pipeline.status import HeldBack, PipelineState, Status
+from penstock.pipeline.status import PipelineState, Status
 
 _PIPELINE = ["pipeline"]
 _CONSUMER = ["pipeline", "consumer", "consumer_id"]
@@ -69,7 +70,7 @@ _COUNTERS: Sequence[tuple[str, str, Callable[[Status], float]]] = (
     ),
 )
 
-_CONSUMERS: Sequence[tuple[str, str, Callable[[HeldBack, float], float]]] = (
+_CONSUMERS: Sequence[tuple[str, str, Callable[[ConsumerState, float], float]]] = (
     ("penstock_log_held_bytes", "Disk that the source's log keeps for a consumer.", lambda c, _: c.size_bytes),
     (
         "penstock_log_held_transactions",
@@ -114,8 +115,8 @@ def status_families(samples: Sequence[PipelineSample]) -> Iterator[Metric]:
     for name, help_, of in _CONSUMERS:
         gauge = GaugeMetricFamily(name, help_, labels=_CONSUMER)
         for status, now in asked:
-            for consumer in status.consumers:
-                gauge.add_metric([status.pipeline, consumer.name, consumer.id], of(consumer, now))
+            for held in status.consumers:
+                gauge.add_metric([status.pipeline, held.consumer.name, held.consumer.id], of(held, now))
         yield gauge
 
 

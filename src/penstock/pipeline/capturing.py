@@ -67,7 +67,7 @@ class Capturing:
         self._spark = spark
         self._log_watch: LogWatch | None = None
         if self._installed is not None:
-            self._log_watch = LogWatch(self._installed, config.capture.log, self._give_up)
+            self._log_watch = LogWatch(self._installed.hold_watch, source.label, config.capture.log, self._give_up)
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
         self._uncaptured: set[TableName] = set()
@@ -101,7 +101,11 @@ class Capturing:
 
         def work() -> Progress:
             with self._told_of_locks(lambda wait: run.listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                try:
+                    return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                finally:
+                    if self._log_watch is not None:
+                        self._log_watch.close()
 
         return run.carry_out(work, self._set_status)
 
@@ -191,7 +195,8 @@ class Capturing:
         return found
 
     def _give_up(self, state: ConsumerState) -> None:
-        self._carry_out(Plan([], self._source_removal(state.consumer), DatabasePlan(""), []), printer="teardown")
+        removal = self._source_removal(state.consumer, is_given_up=True)
+        self._carry_out(Plan([], removal, DatabasePlan(""), []), printer="teardown")
 
     def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
         raise NotImplementedError
@@ -322,11 +327,11 @@ class Capturing:
                     return [f"{count(lost, 'transaction')} at the source {were(lost)} not {verb} and {are(lost)} lost"]
         return []
 
-    def _source_removal(self, consumer: Consumer) -> DatabasePlan:
+    def _source_removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
         """Plan to remove a consumer of the source, and the capture set unless it has others."""
         if self._installed is None:
             return DatabasePlan(self._source.label)
-        source = self._installed.removal(consumer)
+        source = self._installed.removal(consumer, is_given_up=is_given_up)
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:
