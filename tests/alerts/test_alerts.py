@@ -13,8 +13,9 @@ from penstock.alerts.alerts import Alerts
 from penstock.alerts.config import BodyFormat, OnErrorConfig
 from penstock.alerts.message import Message
 from penstock.alerts.receivers import NotDeliveredError, Receiver, Webhook
+from penstock.apply.process import CAUGHT_UP
 from penstock.apply.progress import Progress
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.events import Event
 from penstock.pipeline_file import parse
 from penstock.position import Scn
@@ -73,6 +74,15 @@ def test_the_next_run_says_that_it_is_over(hook: Hook) -> None:
     assert kinds(hook) == [("run", "resolved")]
 
 
+def test_a_pipeline_knows_whether_people_were_told_that_its_last_run_is_down(lab: Lab) -> None:
+    assert not lab.pipeline()._was_down()
+    lab.setup("CREATE TABLE item (id int PRIMARY KEY)")
+    lab.ledger.close()
+    for reason, was_down in ((CAUGHT_UP, False), ("it was told to stop", True), ("the disk is full", True)):
+        lab.ledger.set_status_of_last_run(reason)
+        assert lab.pipeline()._was_down() is was_down, reason
+
+
 def test_a_log_that_is_held_is_told_of_for_each_consumer(hook: Hook) -> None:
     told = alerts(webhook(hook))
     told.began()
@@ -84,6 +94,24 @@ def test_a_log_that_is_held_is_told_of_for_each_consumer(hook: Hook) -> None:
     told.warned("nothing of this", Event.NOTE)
     told.finished(Progress(Scn(1)), is_stopped=False)
     assert kinds(hook) == [("log_held", "firing"), ("log_held", "resolved"), ("log_given_up", "firing")]
+
+
+def test_a_server_that_is_away_for_a_minute_is_told_of_and_one_that_restarts_is_not(hook: Hook) -> None:
+    now = [0.0]
+    told = alerts(webhook(hook), clock=lambda: now[0])
+    told.began()
+    for lost_for_s, messages in ((30, 0), (90, 2)):
+        back_at = now[0] + lost_for_s
+        while now[0] < back_at:
+            told.retrying(RetryableError("cannot connect", where="copy"), None)
+            now[0] += 5
+        if messages:
+            hook.await_requests(1)
+        told.progressed(Progress(Scn(1)))
+        hook.await_requests(messages)
+    told.finished(Progress(Scn(1)), is_stopped=False)
+    assert kinds(hook) == [("server_lost", "firing"), ("server_lost", "resolved")]
+    assert hook.requests[0].json["text"] == "out of reach for a minute: cannot connect (copy); the run tries again"
 
 
 def test_a_receiver_that_is_down_is_warned_of_once_and_keeps_nobody_waiting(

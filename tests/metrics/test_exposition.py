@@ -29,7 +29,7 @@ NOW = datetime.now(UTC)
 
 
 def consumer(name: str, id_: str, *, oldest_at: datetime | None, size_bytes: int = 5) -> ConsumerState:
-    return ConsumerState(Consumer(id_, name, "copy"), Scn(3), 4, size_bytes, oldest_at, NOW)
+    return ConsumerState(Consumer(id_, name), Scn(3), 4, size_bytes, oldest_at, NOW)
 
 
 def status(name: str = "shop", **more: object) -> Status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,15 @@ def test_a_pipeline_that_publishes_is_looked_at_as_well(
     assert value(text, "penstock_target_up") == 1
     assert value(text, "penstock_up") == 0
     assert series(text, "penstock_tables")["to_copy",] == 1
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(program: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        # Nothing is set up, which a run that had begun would say.
+        refused = program("run", "--metrics", f":{port}")
+
+    assert refused.code == 2
+    assert refused.err.startswith(f"penstock: --metrics: cannot listen at 127.0.0.1:{port}: address already in use")
+    assert len(refused.err.splitlines()) == 1
+    assert "capture set" in program("run", "--metrics", ":0").err

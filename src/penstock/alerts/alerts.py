@@ -13,7 +13,7 @@ from penstock.alerts.receivers import NotDeliveredError, Receiver
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.listener import RunObserver
 from penstock.apply.progress import Progress
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RetryableError
 from penstock.events import Event, SourceFacts, tell
 from penstock.text import count, printable
 
@@ -22,6 +22,9 @@ _MOST_WAITING = 100
 
 _PAUSES_S = (1.0, 5.0, 15.0)
 """How long to wait before each further attempt to hand over a message."""
+
+_LOST_FOR_S = 60.0
+"""A server that restarts is back sooner, and nobody need know."""
 
 _TOLD_TO_STOP = "the run was stopped"
 
@@ -55,6 +58,8 @@ class Alerts(RunObserver):
         self._changed = threading.Condition()
         self._waiting: list[Message] = []
         self._is_ending = self._has_warned = False
+        self._lost_at: float | None = None
+        self._is_lost = False
         self._thread: threading.Thread | None = None
 
     def began(self) -> None:
@@ -67,6 +72,18 @@ class Alerts(RunObserver):
     def following(self) -> None:
         """The run is at work: whatever ended the last one is over."""
         self._clear(Kind.RUN, "the run is at work again")
+        self._is_back()
+
+    def retrying(self, error: RetryableError, left_s: float | None) -> None:
+        """A server is out of reach, perhaps still."""
+        now = self._clock()
+        if self._lost_at is None:
+            self._lost_at = now
+        elif now - self._lost_at >= _LOST_FOR_S and not self._is_lost:
+            self._is_lost = True
+            self._add(
+                Kind.SERVER_LOST, f"out of reach for a minute: {error}; the run tries again", {"where": error.where}
+            )
 
     def queued(self, entry: ErrorEntry) -> None:
         """A transaction went to the error queue."""
@@ -88,6 +105,7 @@ class Alerts(RunObserver):
 
     def progressed(self, progress: Progress) -> None:
         """A batch is applied."""
+        self._is_back()
         if not progress.in_queue:
             self._clear(Kind.ERROR_QUEUE, "the error queue is empty again")
 
@@ -102,8 +120,8 @@ class Alerts(RunObserver):
             self._add(Kind.LOG_GIVEN_UP, text, facts, topic=str(facts.get("consumer")))
         elif event is Event.LOG_HELD and "over" in facts:
             self._clear(Kind.LOG_HELD, text, topic=str(facts["over"]))
-        elif event is Event.LOG_HELD:
-            self._add(Kind.LOG_HELD, text, facts, topic=str(facts.get("key")))
+        elif event is Event.LOG_HELD and "key" in facts:
+            self._add(Kind.LOG_HELD, text, facts, topic=str(facts["key"]))
 
     def finished(self, progress: Progress, *, is_stopped: bool) -> None:
         """The run has ended as it should; one that was to end by itself is no news."""
@@ -118,6 +136,11 @@ class Alerts(RunObserver):
         facts = {"is_error": True, "error": type(error).__name__, "exit_code": error.exit_code}
         self._add(Kind.RUN, f"the run failed: {error}", facts)
         self._end()
+
+    def _is_back(self) -> None:
+        if self._is_lost:
+            self._clear(Kind.SERVER_LOST, "all servers answer again")
+        self._lost_at, self._is_lost = None, False
 
     def _add(self, kind: Kind, text: str, facts: Mapping[str, object], *, topic: str = "") -> None:
         with self._changed:

@@ -17,6 +17,7 @@ class Kind(StrEnum):
 
     ERROR_QUEUE = "error_queue"
     RUN = "run"
+    SERVER_LOST = "server_lost"
     LOG_HELD = "log_held"
     LOG_GIVEN_UP = "log_given_up"
 

@@ -115,8 +115,8 @@ def status_families(samples: Sequence[PipelineSample]) -> Iterator[Metric]:
     for name, help_, of in _CONSUMERS:
         gauge = GaugeMetricFamily(name, help_, labels=_CONSUMER)
         for status, now in asked:
-            for state in status.consumers:
-                gauge.add_metric([status.pipeline, state.consumer.name, state.consumer.id], of(state, now))
+            for held in status.consumers:
+                gauge.add_metric([status.pipeline, held.consumer.name, held.consumer.id], of(held, now))
         yield gauge
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.listener import RunListener, RunObserver
@@ -88,6 +89,8 @@ class Observed:
                 do(one)
             except Exception as exc:
                 # A run does not end because nobody can watch it. The text of the error may hold a value.
-                self._observers.remove(one)
+                with suppress(ValueError):
+                    # What watches for locks calls from a thread of its own, and may have been first.
+                    self._observers.remove(one)
                 text = f"{type(one).__name__} failed with {type(exc).__name__}, and hears no more of this run"
                 tell(Event.NOTE, text, level=logging.WARNING)
