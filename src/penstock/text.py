@@ -38,6 +38,11 @@ def duration(seconds: float) -> str:
     return f"{m} min {s} s" if minutes else f"{seconds:.1f} s"
 
 
+def size(size_bytes: int) -> str:
+    """How much: `0.2 MB`, `12.5 GB`."""
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:,.1f} MB"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ask whether the known name was meant that is nearest to a wrong one, whatever the case; empty if none is near."""
     names = {one.lower(): one for one in known}
