@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -153,6 +154,18 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a line to standard error."""
     err.print(text, markup=False, style="yellow")
+
+
+def print_with_margin(margin: str, text: str, *, style: str | None = None) -> None:
+    """Print a text behind a margin; on a terminal its further lines are indented by that much, in a pipe it is one."""
+    if not out.is_terminal:
+        say(f"{margin}{text}")
+        return
+    width = max(20, out.width - len(margin))
+    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    out.print(f"{margin}{lines[0]}", markup=False, style=style)
+    for line in lines[1:]:
+        out.print(f"{' ' * len(margin)}{line}", markup=False, style=style)
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.change import TableName
@@ -128,6 +129,24 @@ class Plan:
 def all_grants(plan: DatabasePlan) -> list[str]:
     """The grants that are missing, also those that only some tables lack."""
     return list(dict.fromkeys([*plan.grants, *(grant for grants in plan.table_grants.values() for grant in grants)]))
+
+
+_ON_A_TABLE = re.compile(
+    r'GRANT (?P<rights>[A-Z, ]+) ON (?P<table>"(?:[^"]|"")*"\."(?:[^"]|"")*") TO (?P<role>.+)', re.S
+)
+
+
+def merged_grants(grants: Iterable[str]) -> list[str]:
+    """The same grants in fewer statements: those of equal rights in several tables become one; the order stays."""
+    merged: dict[str, tuple[str, list[str], str]] = {}
+    for grant in grants:
+        found = _ON_A_TABLE.fullmatch(grant)
+        if found is None:
+            merged[grant] = grant, [], ""
+            continue
+        key = f"{found['rights']} TO {found['role']}"
+        merged.setdefault(key, (f"GRANT {found['rights']} ON ", [], f" TO {found['role']}"))[1].append(found["table"])
+    return [f"{head}{', '.join(tables)}{tail}" for head, tables, tail in merged.values()]
 
 
 def _of_tables(plan: DatabasePlan) -> set[str]:

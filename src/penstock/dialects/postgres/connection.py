@@ -126,6 +126,12 @@ def database_of(url: str) -> str | None:
     return None if name is None else str(name)
 
 
+def secrets_of(url: str) -> list[str]:
+    """Return the secrets that a url, or its service, holds; raises as `label`."""
+    parts = _parts(url)
+    return [str(parts[name]) for name in ("password", "sslpassword") if parts.get(name)]
+
+
 def _parts(url: str) -> dict[str, Any]:
     """What a url says, and the service that it names; once it is sure that no part of a password is shown.
 
@@ -227,6 +233,15 @@ def connect(url: str, application_name: str) -> Connection:
     except psycopg.Error as exc:
         raise _connect_error(exc, url) from exc
     return connection
+
+
+def plainly(url: str) -> Connection:
+    """Open a session as any other program has it, with the settings that the server gives by itself.
+
+    Raises:
+        psycopg.Error: It cannot be opened.
+    """
+    return psycopg.connect(make_conninfo(url, application_name="penstock doctor", connect_timeout=3), autocommit=True)
 
 
 def _check(connection: Connection, url: str, whole: str) -> None:
