@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from penstock.cli.console import FileOption, JsonOption, defaults, out, print_json, print_with_margin, say
 from penstock.errors import ConfigError
-from penstock.text import count
+from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.doctor.diagnosis import Diagnosis
@@ -78,7 +79,14 @@ def _show(found: Diagnosis) -> None:
 
 def _show_finding(finding: Finding) -> None:
     style = {"warning": "yellow", "fault": "red"}.get(finding.severity)
-    print_with_margin(f"{finding.severity:<8} ", str(finding), style=style)
+    margin = f"{finding.severity:<8} "
+    if not out.is_terminal:
+        say(f"{margin}{finding}")
+        return
+    print_with_margin(margin, str(replace(finding, do="")), style=style)
+    if finding.do:
+        # In one piece, to be copied; the terminal breaks it where it has to.
+        say(f"{' ' * len(margin)}{printable(finding.do)}")
 
 
 def _leave(code: int) -> None:

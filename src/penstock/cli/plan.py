@@ -125,6 +125,7 @@ def _database(database: DatabasePlan) -> dict[str, object]:
         "database": database.label,
         "steps": [{"summary": step.summary, "sql": step.sql} for step in database.steps],
         "missing_grants": all_grants(database),
+        "recommended_grants": database.recommended,
         "plain_role": database.plain_role,
         "notes": database.notes,
         "faults": [str(fault) for fault in database.faults],

@@ -17,6 +17,7 @@ from penstock.doctor.looks import Look, look_side_by_side
 from penstock.doctor.pipelines import plan_look, status_look
 from penstock.errors import ConfigError
 from penstock.examination import DatabaseFacts, Examination, Finding, Severity
+from penstock.pipeline.health import ProblemKind
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
@@ -89,18 +90,24 @@ def diagnose(file: Path, *, timeout_s: float, environment: Mapping[str, str] = o
         looks += _pipeline_looks(found, found.config)
     findings = look_side_by_side(looks, timeout_s=timeout_s)
     if found.config_fault is not None:
-        findings.append(_of_file(file, found.config_fault))
+        findings += _of_file(file, found.config_fault)
     findings += _of_databases(found)
+    if any(one.look == "setup" for one in findings):
+        # It says the same, and how many steps are missing.
+        findings = [one for one in findings if one.look != ProblemKind.NOT_SET_UP]
     found.findings = sorted(findings, key=lambda one: [*Severity].index(one.severity))
     found.took_s = time.monotonic() - began
     return found
 
 
-def _of_file(file: Path, fault: ConfigError) -> Finding:
-    finding = Finding.of("pipeline_file", fault)
-    if file.exists():
-        return finding
-    return replace(finding, what=f"there is no pipeline file {str(file)!r}", do="penstock init")
+def _of_file(file: Path, fault: ConfigError) -> Iterator[Finding]:
+    """A finding for each fault of the pipeline file."""
+    if not file.exists():
+        what = f"there is no pipeline file {str(file)!r}"
+        yield Finding(Severity.FAULT, "pipeline_file", what, "", "penstock init, or name another one with -f")
+        return
+    for line in fault.what.splitlines():
+        yield Finding(Severity.FAULT, "pipeline_file", line, fault.where, fault.do)
 
 
 def _pipeline_looks(found: Diagnosis, config: PipelineConfig) -> Iterator[Look]:

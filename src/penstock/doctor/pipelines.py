@@ -71,6 +71,9 @@ def _side_findings(side: DatabasePlan) -> Iterator[Finding]:
         yield Finding.of("plan", fault)
     for grant in merged_grants(all_grants(side)):
         yield Finding(Severity.FAULT, "rights", "a privilege is missing", side.label, f"{grant};")
+    for grant in merged_grants(side.recommended):
+        what = "sequences are not kept in step, and `cutover` is refused"
+        yield Finding(Severity.WARNING, "rights", what, side.label, f"{grant};")
 
 
 def status_findings(status: Status) -> Iterator[Finding]:

@@ -132,7 +132,7 @@ def all_grants(plan: DatabasePlan) -> list[str]:
 
 
 _ON_A_TABLE = re.compile(
-    r'GRANT (?P<rights>[A-Z, ]+) ON (?P<table>"(?:[^"]|"")*"\."(?:[^"]|"")*") TO (?P<role>.+)', re.S
+    r'GRANT (?P<rights>[A-Z, ]+) ON (?P<kind>SEQUENCE )?(?P<table>"(?:[^"]|"")*"\."(?:[^"]|"")*") TO (?P<role>.+)', re.S
 )
 
 
@@ -144,8 +144,8 @@ def merged_grants(grants: Iterable[str]) -> list[str]:
         if found is None:
             merged[grant] = grant, [], ""
             continue
-        key = f"{found['rights']} TO {found['role']}"
-        merged.setdefault(key, (f"GRANT {found['rights']} ON ", [], f" TO {found['role']}"))[1].append(found["table"])
+        head, tail = f"GRANT {found['rights']} ON {found['kind'] or ''}", f" TO {found['role']}"
+        merged.setdefault(head + tail, (head, [], tail))[1].append(found["table"])
     return [f"{head}{', '.join(tables)}{tail}" for head, tables, tail in merged.values()]
 
 
@@ -168,6 +168,8 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     grants = all_grants(plan)
     if grants:
         lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in grants)]
+    if plan.recommended:
+        lines += ["-- recommended grants, without which `cutover` is refused", *(f"{sql};" for sql in plan.recommended)]
     if plan.plain_role:
         lines.append("-- changes are applied as a superuser; this makes a role that is none, for the connection's url:")
         lines += [f"--   {printable(line)};" for line in plan.plain_role]
