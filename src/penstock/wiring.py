@@ -19,7 +19,7 @@ from penstock.config.capture import CaptureConfig, kind_of_source
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
-from penstock.dialects.postgres.connection import database_of, secrets_of
+from penstock.dialects.postgres.connection import database_of, referring_url_of, secrets_of
 from penstock.dialects.postgres.examine import Asked, examine
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
@@ -93,12 +93,14 @@ class CapturedDatabase:
         open_log: Says how the Spark data source opens the change log of a set at a url.
         name_of: Returns what the database at a url is called; raises a `ConfigError` where the url cannot be read.
         secrets_of: Returns the secrets that a url holds.
+        referring: See `referring_url`.
     """
 
     connector: type[PostgresSourceConnector]
     open_log: Callable[[str, str], OpenLog]
     name_of: Callable[[str], str | None]
     secrets_of: Callable[[str], Sequence[str]]
+    referring: Callable[[str, str], tuple[str, Mapping[str, str]]]
 
 
 _DATABASES: Mapping[str, CapturedDatabase] = {
@@ -107,6 +109,7 @@ _DATABASES: Mapping[str, CapturedDatabase] = {
         lambda url, name: PostgresSource(url, name).log,
         name_of=database_of,
         secrets_of=secrets_of,
+        referring=referring_url_of,
     ),
 }
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
@@ -136,6 +139,18 @@ def examine_database(
 def url_secrets(connection: ConnectionConfig) -> Sequence[str]:
     """Return the secrets that the url of a database holds, and may be shown nowhere."""
     return _DATABASES[connection.type].secrets_of(connection.url)
+
+
+def referring_url(kind: str, url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
+    """Return a url as a pipeline file may have it, and the secret of it by the variable that the file refers to.
+
+    Args:
+        prefix: What the variable's name begins with.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return _DATABASES[kind].referring(url, prefix)
 
 
 def _archive(name: str, storage: Storage, publish: PublishConfig) -> ArchiveSink:

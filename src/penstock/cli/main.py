@@ -27,6 +27,7 @@ from penstock.cli import (
     doctor,
     errors,
     import_xmlblaster,
+    init,
     plan,
     resync,
     run,
@@ -63,6 +64,7 @@ def _main(
         defaults.file, defaults.is_said = file, True
 
 
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("setup")(setup.setup)
 app.command("run")(run.run)

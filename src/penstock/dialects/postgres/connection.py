@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import psycopg
 from psycopg import sql
@@ -130,6 +131,25 @@ def secrets_of(url: str) -> list[str]:
     """Return the secrets that a url, or its service, holds; raises as `label`."""
     parts = _parts(url)
     return [str(parts[name]) for name in ("password", "sslpassword") if parts.get(name)]
+
+
+def referring_url_of(url: str, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return a url whose password is a reference to the variable `<prefix>_PASSWORD`, and the password by that name.
+
+    A url without a password, or with references already, stays as it is. Where a secret stands elsewhere than behind
+    the user, all of the url becomes a reference to `<prefix>_URL`.
+
+    Raises:
+        ConfigError: The url is not one that libpq reads, or may be read in two ways.
+    """
+    if "${" in url or not secrets_of(url):
+        return url, {}
+    scheme, is_url, rest = url.partition("://")
+    user, colon, behind = rest.partition(":")
+    password, at, others = behind.partition("@")
+    if is_url and colon and at and not {"/", "?", "@"} & set(user) and len(secrets_of(url)) == 1:
+        return f"{scheme}://{user}:${{env:{prefix}_PASSWORD}}@{others}", {f"{prefix}_PASSWORD": unquote(password)}
+    return f"${{env:{prefix}_URL}}", {f"{prefix}_URL": url}
 
 
 def _parts(url: str) -> dict[str, Any]:
