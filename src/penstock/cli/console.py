@@ -186,4 +186,4 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one pair to a line."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        say(f"{name:<{width}}  {value}")
+        print_with_margin(f"{name:<{width}}  ", str(value))

@@ -8,7 +8,8 @@ import typer
 
 from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.cli.plan import AdoptOption, as_json, show_left_out
+from penstock.cli.plan import AdoptOption, as_json
+from penstock.cli.plan_view import show_left_out, show_notes
 from penstock.text import count
 
 if TYPE_CHECKING:
@@ -27,16 +28,15 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
 
 
 def _show(done: Plan) -> None:
-    for note in done.source.notes + done.target.notes:
-        warn(f"note: {note}")
+    for database in (done.source, done.target):
+        show_notes(database, done.tables)
     in_place = count(len(done.tables) - len(done.left_out), "table")
     if done.is_done:
         say(f"everything is in place: {in_place} captured" if not done.left_out else f"{in_place} in place")
     else:
         for side, database in (("source", done.source), ("target", done.target)):
             say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
-        then = "" if done.refused else "; next: `penstock run`"
-        say(f"{in_place} in place{then}")
+        say(f"{in_place} in place")
     not_brought = differences.not_brought(done.target.differences)
     if not_brought is not None:
         say(f"{not_brought}; `penstock plan` lists what")
@@ -45,3 +45,5 @@ def _show(done: Plan) -> None:
         warn("mend that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")
+    else:
+        say("next: `penstock run`")

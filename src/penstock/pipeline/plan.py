@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from penstock.change import TableName
 from penstock.database import DatabasePlan, transactions
 from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.alike import merge_alike
 from penstock.text import printable
 
 
@@ -95,9 +96,10 @@ class Plan:
 
     def refuse_impossible(self) -> None:
         """Raise an `OperatorError` that names everything that is in the way, if anything is."""
-        faults = [str(fault) for fault in (*self.target.faults, *self.source.faults)]
+        faults = merge_alike([str(fault) for fault in (*self.target.faults, *self.source.faults)], self.tables)
         for side in (self.source, self.target):
-            faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
+            missing = merged_grants(side.grants)
+            faults += [f"missing privilege ({side.label}). Its owner, or a superuser, runs: {sql};" for sql in missing]
         if faults:
             raise OperatorError("\n".join(faults))
 
@@ -157,7 +159,9 @@ def _in_the_way(plan: DatabasePlan, table: TableName) -> list[PenstockError]:
     """What keeps a table from being set up in one database."""
     grants = "; ".join(plan.table_grants.get(table, ()))
     missing = (
-        [OperatorError("a privilege is missing", where=plan.label, do=f"as a superuser: {grants}")] if grants else []
+        [OperatorError("a privilege is missing", where=plan.label, do=f"its owner, or a superuser, runs: {grants}")]
+        if grants
+        else []
     )
     return [*plan.table_faults.get(table, ()), *missing]
 
