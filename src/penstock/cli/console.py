@@ -55,8 +55,11 @@ def open_file(file: Path | None) -> Pipeline | Publication:
     return penstock.open(file or defaults.file)
 
 
-def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
+def open_applying(file: Path | None, *, master: str | None = None, do: str | None = None) -> Pipeline:
     """Open it for a command that has to do with a target; on the Spark that was named, if any.
+
+    Args:
+        do: What to do instead where the pipeline publishes, if not to look at what it publishes.
 
     Raises:
         OperatorError: The pipeline publishes.
@@ -69,7 +72,7 @@ def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
         raise OperatorError(
             f"pipeline {pipeline.config.name!r} publishes, and has no target database",
             where=str(file or defaults.file),
-            do=pipeline.shown_by,
+            do=do or pipeline.shown_by,
         )
     return pipeline
 
