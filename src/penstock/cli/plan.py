@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import differences, plan_view
+from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.errors import ConfigError
 from penstock.text import printable
@@ -40,6 +40,9 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show what setup would do, and every obstacle. Changes nothing."""
+    # Arrow takes a while to import, which `--help` need not wait for.
+    from penstock.cli import plan_view
+
     if print_sql + grants + json > 1:
         raise ConfigError("print one of them: --print-sql, --grants, or --json")
     found = open_file(file).plan(adopt=adopt)
@@ -48,8 +51,8 @@ def plan(
         for database in (found.source, found.target):
             for fault in database.faults:
                 warn(f"in the way: {printable(str(fault))}")
-        if found.left_out:
-            warn(plan_view.verdict(found))
+        for line in plan_view.left_out_lines(found):
+            warn(line)
     elif grants:
         plan_view.show_grants(found)
     elif json:

@@ -14,7 +14,7 @@ from penstock.pipeline.plan import all_grants, merged_grants
 from penstock.text import are, count, printable
 
 if TYPE_CHECKING:
-    from penstock.database import DatabasePlan, SetupStep
+    from penstock.database import SetupStep
     from penstock.pipeline.plan import Plan
 
 
@@ -40,10 +40,12 @@ def show(found: Plan, *, detail: bool = False) -> None:
         say(f"{side}: {database.label}")
         for line in _steps(database.steps, found.tables, detail=detail):
             print_with_margin("  ", line)
-        show_notes(database, found.tables)
+        for note in merge_alike(database.notes, found.tables):
+            print_with_margin("  note: ", printable(note), style="yellow")
         _show_plain_role(database.plain_role, detail=detail)
     differences.show(found.target.differences, detail=detail)
-    show_left_out(found)
+    for line in left_out_lines(found):
+        print_with_margin("", line, style="yellow")
     show_grants(found)
     for database in (found.source, found.target):
         for fault in merge_alike(map(str, database.faults), found.tables):
@@ -51,12 +53,6 @@ def show(found: Plan, *, detail: bool = False) -> None:
     if found.refused:
         print_with_margin("", f"`penstock run` cannot go on: {printable(found.refused)}", style="red")
     print_with_margin("", verdict(found), style=None if found.is_possible and not found.left_out else "red")
-
-
-def show_notes(database: DatabasePlan, tables: Collection[str]) -> None:
-    """Print what a person should know, though it stops nothing."""
-    for note in merge_alike(database.notes, tables):
-        print_with_margin("  note: ", printable(note), style="yellow")
 
 
 def show_grants(found: Plan) -> None:
@@ -69,7 +65,7 @@ def show_grants(found: Plan) -> None:
                     say(f"{printable(grant)};")
 
 
-def show_left_out(found: Plan) -> None:
+def left_out_lines(found: Plan) -> Iterator[str]:
     """Name the tables that are left out, and say what is in the way of each, or of several at once."""
     tables: dict[str, list[str]] = {}
     for table, errors in found.left_out.items():
@@ -77,7 +73,7 @@ def show_left_out(found: Plan) -> None:
             tables.setdefault(str(error), []).append(str(table))
     for said, names in tables.items():
         title = f"table {names[0]} is" if len(names) == 1 else f"tables {', '.join(names)} are"
-        print_with_margin("  ", f"{title} left out: {printable(said)}", style="yellow")
+        yield f"{title} left out: {printable(said)}"
 
 
 def verdict(found: Plan) -> str:

@@ -9,8 +9,8 @@ import typer
 from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.cli.plan import AdoptOption, as_json
-from penstock.cli.plan_view import show_left_out, show_notes
-from penstock.text import count
+from penstock.pipeline.alike import merge_alike
+from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.pipeline.plan import Plan
@@ -28,8 +28,11 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
 
 
 def _show(done: Plan) -> None:
+    from penstock.cli.plan_view import left_out_lines
+
     for database in (done.source, done.target):
-        show_notes(database, done.tables)
+        for note in merge_alike(database.notes, done.tables):
+            warn(f"note: {printable(note)}")
     in_place = count(len(done.tables) - len(done.left_out), "table")
     if done.is_done:
         say(f"everything is in place: {in_place} captured" if not done.left_out else f"{in_place} in place")
@@ -40,7 +43,8 @@ def _show(done: Plan) -> None:
     not_brought = differences.not_brought(done.target.differences)
     if not_brought is not None:
         say(f"{not_brought}; `penstock plan` lists what")
-    show_left_out(done)
+    for line in left_out_lines(done):
+        warn(line)
     if done.left_out:
         warn("mend that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
     if done.refused:
