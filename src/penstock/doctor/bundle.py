@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,9 @@ defaults, checks, views and functions. Names of hosts, roles, tables and columns
 
 _TEXTS_OF_USERS = ("error", "reason", "refused")
 """Parts of a status that may repeat what a trigger or a handler has said."""
+
+_EXPRESSION = re.compile(r"\b(DEFAULT|CHECK|GENERATED ALWAYS AS|USING|WHERE)\b(?:'(?:[^']|'')*'|[^;'])*")
+"""Advice such as `ALTER TABLE ... ADD COLUMN ... DEFAULT ...;` repeats expressions, and those may hold constants."""
 
 _TEXTS_LOOKS = ("aborted", "not_running", "refused")
 """Looks whose findings repeat them."""
@@ -141,4 +145,17 @@ def _errors(found: Diagnosis) -> list[dict[str, Any]] | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(_without_expressions(value), indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def _without_expressions(value: Any) -> Any:
+    """The same plain data, without the expressions that its texts repeat."""
+    match value:
+        case str():
+            return _EXPRESSION.sub(r"\1 ***", value)
+        case Mapping():
+            return {key: _without_expressions(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_without_expressions(inner) for inner in value]
+        case _:
+            return value
