@@ -62,9 +62,7 @@ def test_a_recording_that_nothing_waits_in_is_no_lag_however_old_it_is(capsys: p
     plain = idle.to_json()
     assert (plain["lag_s"], plain["recorded_until"]) == (0, "2026-01-01T12:00:00+00:00")
     text = shown(idle, capsys)
-    assert (
-        text["consistent up to"].strip() == "2026-01-01T12:00:00+00:00 (source commit time), the last that is recorded"
-    )
+    assert text["consistent up to"].strip() == "2026-01-01 12:00:00 UTC, the last that is recorded"
     assert "0.0 s, nothing waits" in text["lag"]
 
 
@@ -124,7 +122,7 @@ def test_of_a_source_out_of_reach_only_what_the_ledger_knows_is_told(capsys: pyt
     assert lost.transactions == 7
     text = shown(lost, capsys)
     assert "connection refused (127.0.0.1:5432/shop)" in text["source out of reach"]
-    assert text["waiting at the source"].strip() == text["lag"].strip() == "unknown"
+    assert text["backlog"].strip() == text["lag"].strip() == "unknown"
 
 
 def kinds(status: Status, *, max_lag_s: float = 300, max_errors: int = 0) -> list[ProblemKind]:

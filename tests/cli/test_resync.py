@@ -105,7 +105,7 @@ def test_rows_of_a_restored_dump_are_taken_over(lab: Lab, program: Program) -> N
     refused = program("setup")
     assert refused.code == 3
     assert "`penstock setup --adopt`" in refused.err
-    planned = program("plan", "--adopt")
+    planned = program("plan", "--adopt", "--detail")
     assert planned.code == 0, planned.err
     assert planned.out.count("adopt the rows that public.") == 3
     before = places(lab, "orders")

@@ -14,7 +14,7 @@ from penstock.dialects.sessions import HoldWatch
 from penstock.errors import OperatorError, PenstockError
 from penstock.events import Event, SourceFacts
 from penstock.history import RESYNC, Consumer, ConsumerState, LogHold, OpenTransaction
-from penstock.text import duration
+from penstock.text import duration, size
 
 OPEN_FOR = timedelta(minutes=15)
 """Transactions that are open for longer are named."""
@@ -60,7 +60,7 @@ def held_too_much(hold: LogHold, limits: LogConfig) -> Iterator[HeldTooMuch]:
 def open_text(one: OpenTransaction, now: datetime) -> str:
     """Say what a transaction that is open keeps from being used again."""
     since = "" if one.since is None else f" is open for {duration(_age(one.since, now).total_seconds())} and"
-    return f"{one.holder}{since} keeps {_size(one.size_bytes)} of freed log rows on disk"
+    return f"{one.holder}{since} keeps {size(one.size_bytes)} of freed log rows on disk"
 
 
 class LogWatch:
@@ -189,7 +189,7 @@ def given_up_text(state: ConsumerState) -> str:
     """Say that a consumer was given up."""
     where = f" ({state.consumer.target})" if state.consumer.target else ""
     return (
-        f"the log is kept no more for {state.consumer.name}{where}, which kept {_size(state.size_bytes)} of it, more"
+        f"the log is kept no more for {state.consumer.name}{where}, which kept {size(state.size_bytes)} of it, more"
         " than capture.log.give_up_gb: what it had not read is lost to it"
     )
 
@@ -206,7 +206,7 @@ def _consumer(state: ConsumerState, age: timedelta) -> HeldTooMuch:
     name = state.consumer.name
     where = f" ({state.consumer.target})" if state.consumer.target else ""
     text = (
-        f"the log keeps {_size(state.size_bytes)}, the oldest of it {duration(age.total_seconds())} old, for consumer"
+        f"the log keeps {size(state.size_bytes)}, the oldest of it {duration(age.total_seconds())} old, for consumer"
         f" {name}{where}: start it, or `penstock consumers remove {name}` if it will not return"
     )
     facts: SourceFacts = {"consumer": name, "bytes": state.size_bytes, "age_s": round(age.total_seconds(), 1)}
@@ -215,7 +215,3 @@ def _consumer(state: ConsumerState, age: timedelta) -> HeldTooMuch:
 
 def _age(since: datetime | None, now: datetime) -> timedelta:
     return timedelta() if since is None else max(now - since, timedelta())
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:,.1f} MB"

@@ -103,6 +103,10 @@ class Pipeline(Capturing):
         plan = self._planner.plan(adopt=adopt, capture_fault=self.set_fault)
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
+    def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What keeps single tables from being set up, by their names at the target, except missing privileges."""
+        return self._planner.table_faults()
+
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
 

@@ -17,7 +17,8 @@ from penstock.config.apply import ApplyConfig
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
-from penstock.dialects.postgres.connection import database_of
+from penstock.dialects.postgres.connection import database_of, referring_url_of, secrets_of
+from penstock.dialects.postgres.examine import Asked, examine
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
@@ -25,6 +26,7 @@ from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_connector import PostgresEventLogConnector
 from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError
+from penstock.examination import Examination
 from penstock.external_values import ValueStore
 from penstock.formats.xds.values import TimeSyntax
 from penstock.pipeline.connectors import (
@@ -76,22 +78,65 @@ class CapturedDatabase:
         connector: The source of a pipeline.
         open_log: Says how the Spark data source opens the change log of a set at a url.
         name_of: Returns what the database at a url is called; raises a `ConfigError` where the url cannot be read.
+        secrets_of: Returns the secrets that a url holds.
+        referring: See `referring_url`.
     """
 
     connector: type[PostgresSourceConnector]
     open_log: Callable[[str, str], OpenLog]
     name_of: Callable[[str], str | None]
+    secrets_of: Callable[[str], Sequence[str]]
+    referring: Callable[[str, str], tuple[str, Mapping[str, str]]]
 
 
 _DATABASES: Mapping[str, CapturedDatabase] = {
     "postgres": CapturedDatabase(
-        PostgresSourceConnector, lambda url, name: PostgresSource(url, name).log, name_of=database_of
+        PostgresSourceConnector,
+        lambda url, name: PostgresSource(url, name).log,
+        name_of=database_of,
+        secrets_of=secrets_of,
+        referring=referring_url_of,
     ),
 }
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
     "postgres": PostgresTargetConnector,
 }
 """By `type` of a connection: the databases that changes are captured from, and those that they are applied to."""
+
+_EXAMINERS: Mapping[str, Callable[[str, Asked], Examination]] = {"postgres": examine}
+"""By `type` of a connection: what looks at a database for `penstock doctor`."""
+
+
+def examine_database(
+    connection: ConnectionConfig, patterns: Sequence[str], *, is_source: bool, sessions: int
+) -> Examination:
+    """Look at a database as a source or a target; nothing is changed.
+
+    Args:
+        patterns: Of the tables that are looked at.
+        sessions: How many connections a run opens there.
+
+    Raises:
+        PenstockError: It cannot be connected to, or asked.
+    """
+    return _EXAMINERS[connection.type](connection.url, Asked(tuple(patterns), is_source, sessions))
+
+
+def url_secrets(connection: ConnectionConfig) -> Sequence[str]:
+    """Return the secrets that the url of a database holds, and may be shown nowhere."""
+    return _DATABASES[connection.type].secrets_of(connection.url)
+
+
+def referring_url(kind: str, url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
+    """Return a url as a pipeline file may have it, and the secret of it by the variable that the file refers to.
+
+    Args:
+        prefix: What the variable's name begins with.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return _DATABASES[kind].referring(url, prefix)
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
