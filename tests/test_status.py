@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.cli import console
 from penstock.cli import status as command
 from penstock.history import Consumer, History
 from penstock.pipeline.health import ProblemKind, problems
@@ -147,3 +150,18 @@ def test_each_thing_that_is_wrong_is_a_problem_of_its_own() -> None:
     assert kinds(found(is_running=False, state=ended)) == [ProblemKind.NOT_RUNNING]
     assert kinds(found(is_running=False, refused="it was made anew")) == [ProblemKind.ABORTED, ProblemKind.REFUSED]
     assert kinds(found(None, lost="refused")) == [ProblemKind.SOURCE_LOST]
+
+
+def test_on_a_terminal_no_line_of_a_status_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_to = io.StringIO()
+    terminal = Console(file=shown_to, force_terminal=True, width=80, highlight=False, soft_wrap=True, color_system=None)
+    monkeypatch.setattr(console, "out", terminal)
+    attention = ["public.sess is not captured: it is unlogged; a crash empties it: take it out (rules.exclude)"] * 2
+
+    command.show(found(state=process(errors=2, held=1), attention=attention))
+
+    lines = shown_to.getvalue().splitlines()
+    assert len(lines) > 10
+    assert max(map(len, lines)) <= 80
+    # What goes on is indented, so that names stand alone on the left.
+    assert sum(line.startswith("needs attention ") for line in lines) == 2
