@@ -34,6 +34,7 @@ from penstock.cli import (
     switch,
     teardown,
     verify,
+    web,
 )
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
@@ -64,8 +65,9 @@ def _main(
 
 app.command("plan")(plan.plan)
 app.command("setup")(setup.setup)
-app.command("run")(run.run)
+app.command("run", cls=web.WithWeb)(run.run)
 app.command("status")(status.status)
+app.command("web")(web.web)
 app.add_typer(apply.app, name="apply")
 app.add_typer(errors.app, name="errors")
 app.command("conflicts")(conflicts.conflicts)

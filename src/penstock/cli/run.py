@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated
 
@@ -16,12 +17,15 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     MasterOption,
+    defaults,
     opened_while_java_starts,
     out,
     print_json,
     show_traceback,
 )
+from penstock.cli.groups import takes_groups
 from penstock.cli.logs import LogFormat, logging_to_console
+from penstock.cli.web import BesideOptions, served_beside
 from penstock.errors import ConfigError, PenstockError
 from penstock.events import Event, tell
 from penstock.pipeline.report import Report, facts
@@ -41,10 +45,10 @@ LogFormatOption = Annotated[
 ]
 
 
-def run(
-    context: typer.Context,
-    *,
-    file: FileOption = None,
+@dataclass(frozen=True)
+class EndOptions:
+    """Where a run ends by itself."""
+
     until_caught_up: Annotated[
         bool,
         typer.Option(
@@ -52,7 +56,7 @@ def run(
             help="End once everything committed before the start is applied, published or in the error queue; exit"
             " code 5 if the queue then holds anything.",
         ),
-    ] = False,
+    ] = False
     until: Annotated[
         str | None,
         typer.Option(
@@ -61,16 +65,30 @@ def run(
             help="End after the last transaction at or before this position, or commit time (change files only, UTC"
             " without an offset); exit codes as with --until-caught-up.",
         ),
-    ] = None,
+    ] = None
+
+
+@takes_groups
+def run(
+    context: typer.Context,
+    *,
+    file: FileOption = None,
+    ends: EndOptions = EndOptions(),
     master: MasterOption = None,
+    page: BesideOptions = BesideOptions(),
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Copy tables without a copy, then apply or publish changes until SIGTERM or SIGINT."""
+    until, until_caught_up = ends.until, ends.until_caught_up
     if until is not None and until_caught_up:
         raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
-    with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
+    with (
+        logging_to_console(log_format, quiet=json),
+        stopped_by_signals() as stop,
+        served_beside(pipeline.config, file or defaults.file, page),
+    ):
         every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
         report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
         try:
@@ -92,8 +110,8 @@ def run(
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set, and say so when they do."""
+def stopped_by_signals(*, tells: bool = True) -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set, and say so when they do, unless there is nothing to finish."""
     stop, is_over = threading.Event(), threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -102,7 +120,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     def say_so() -> None:
         # Not in the signal's handler, which may have cut short what writes the log.
         stop.wait()
-        if not is_over.is_set():
+        if tells and not is_over.is_set():
             tell(Event.RUN_STOPPING, "stopping: what was begun is finished first", level=logging.WARNING)
 
     threading.Thread(target=say_so, name="stopping", daemon=True).start()

@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.change import TableName
-from penstock.database import CatalogDifference, LockWait, MissingObject, SequenceSetting, SequenceValue, SetupStep
+from penstock.database import (
+    CatalogDifference,
+    LockWait,
+    MissingObject,
+    SequenceSetting,
+    SequenceValue,
+    SetupStep,
+    WorkingSession,
+)
 
 
 class SetupSession(ABC):
@@ -23,7 +31,11 @@ class SetupSession(ABC):
 
 
 class LockWatch(ABC):
-    """Looks for sessions of a pipeline that wait for a lock in one database."""
+    """Looks for sessions of a pipeline that work, or wait for a lock, in one database."""
+
+    @abstractmethod
+    def at_work(self) -> Sequence[WorkingSession]:
+        """Return the sessions that are inside a transaction, the oldest first. Raises as `waits` does."""
 
     @abstractmethod
     def waits(self, longer_than_s: float) -> Sequence[LockWait]:

@@ -80,8 +80,11 @@ class Errors:
         after: EntryPlace | None = None,
         before: EntryPlace | None = None,
     ) -> Sequence[ErrorEntry]:
-        """Return some of the entries that are meant, in commit order: the first ones behind a place, or the last
-        ones before one."""
+        """Return some of the entries that are meant, in commit order.
+
+        Args:
+            after, before: Return the first ones behind this place, or the last ones before this place.
+        """
         return self._queue.entries(replace(self._selection(wanted), after=after, before=before, most=most))
 
     def count(self, wanted: ErrorFilter = ErrorFilter()) -> int:

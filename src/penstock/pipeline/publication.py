@@ -149,7 +149,7 @@ class Publication(Capturing):
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(followed - whole),
+                    waiting=sorted(followed - whole),
                     refused=None if refused is None else str(refused),
                     attention=[str(found) for found in self.not_captured()],
                 ),
