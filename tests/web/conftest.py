@@ -10,13 +10,16 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from penstock.config.pipeline import PipelineConfig
 from penstock.pipeline_file import parse
 from penstock.web.server import WebServer, WebSettings
 from penstock.wiring import open_pipeline
 from tests.lab import FILE, Lab
+
+# Looks are rarer where the machine is busy.
+expect.set_options(timeout=20_000)
 
 TOKEN = "a-token-of-the-tests-0123"
 

@@ -97,11 +97,12 @@ class Access:
         Another site's name may be made to lead here (DNS rebinding), and its scripts would then count as the page's.
         A number cannot.
         """
-        name, port = host, ""
         if host.startswith("["):
-            name, _, port = host[1:].partition("]")
-            port = port.removeprefix(":") if port.startswith(":") or not port else "x"
-        elif ":" in host:
+            name, end, port = host[1:].partition("]")
+            if not end or port[:1] not in ("", ":"):
+                return False
+            port = port[1:]
+        else:
             name, _, port = host.partition(":")
         if port and not port.isdecimal():
             return False

@@ -65,8 +65,8 @@ def make_app(watchers: Sequence[Watcher], access: Access) -> ASGIApp:
             Route("/p/{name}/errors", queue.list_),
             Route("/p/{name}/errors/history", queue.history),
             Route("/p/{name}/errors/{entry}", queue.show),
-            Route("/p/{name}/errors/all/{action:str}", queue.act_on_all, methods=["POST"]),
-            Route("/p/{name}/errors/{entry}/{action:str}", queue.act, methods=["POST"]),
+            Route("/p/{name}/errors/all/{action:action}", queue.act_on_all, methods=["POST"]),
+            Route("/p/{name}/errors/{entry}/{action:action}", queue.act, methods=["POST"]),
             Route("/p/{name}/actions/{number:int}", queue.action),
         ],
         exception_handlers={

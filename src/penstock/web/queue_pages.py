@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -19,10 +20,28 @@ from penstock.web.queue import CHANGES, Queue, Wanted, place_text
 if TYPE_CHECKING:
     from penstock.web.site import Site
 
+
+class ActionName(Convertor[str]):
+    """What a path may name to be done: all else leads nowhere."""
+
+    regex = "retry|delete"
+
+    def convert(self, value: str) -> str:
+        """Return the name."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the name."""
+        return value
+
+
 _SOON_S = 1.5
 """Most actions are over by then, and their result is shown at once."""
 
 _HISTORY = 100
+
+
+register_url_convertor("action", ActionName())
 
 
 class QueuePages:

@@ -28,10 +28,9 @@ WATCHED_EVERY_S = 2.0
 UNWATCHED_EVERY_S = 10.0
 """How often to look, with the page open somewhere and without: the curves go on without it."""
 
-_SHARE = 40
-"""A look may take a fortieth of the time at most: 2.5 % of one session at each database."""
-
-_SLOWEST_S = 30.0
+_SHARE = 20
+_SLOWEST_S = 5.0
+"""Looking takes a twentieth of the time, so that it is rarer where the servers are busy; yet it is no rarer than that."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ class Watcher:
 
     def _every_s(self, took_s: float) -> float:
         every_s = WATCHED_EVERY_S if self._watching else UNWATCHED_EVERY_S
-        return min(max(every_s, _SHARE * took_s), _SLOWEST_S)
+        return max(every_s, min(_SHARE * took_s, _SLOWEST_S))
 
     def _rest(self, took_s: float) -> None:
         end = time.monotonic() + self._every_s(took_s)
