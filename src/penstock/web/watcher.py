@@ -30,7 +30,7 @@ UNWATCHED_EVERY_S = 10.0
 
 _SHARE = 20
 _SLOWEST_S = 5.0
-"""Looking takes a twentieth of the time, so that it is rarer where the servers are busy; yet it is no rarer than that."""
+"""Looking takes a twentieth of the time, and so is rarer where servers are busy, though no rarer than this."""
 
 
 @dataclass(frozen=True)
