@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from penstock.config.pipeline import PipelineConfig
 from penstock.pipeline_file import parse
-from penstock.web.server import WebServer, WebSettings
+from penstock.web.server import Door, WebServer, WebSettings
 from penstock.wiring import open_pipeline
 from tests.lab import FILE, Lab
 
@@ -47,9 +47,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def begin(*configs: PipelineConfig, port: int = 0, **more: Any) -> WebServer:
-            settings = WebSettings(f"127.0.0.1:{port}", token_file, **more)
-            server = WebServer([(Path("pipeline.yaml"), config) for config in configs], open_pipeline, settings)
-            stack.callback(server.close)
+            door = stack.enter_context(closing(Door(WebSettings(f"127.0.0.1:{port}", token_file, **more))))
+            server = stack.enter_context(closing(WebServer(door, configs, open_pipeline)))
             server.start()
             return server
 
@@ -76,7 +75,7 @@ def break_a_row(lab: Lab, name: str = "Bob") -> None:
 
 def client(server: WebServer, *, token: str | None = TOKEN) -> httpx.Client:
     """A program that asks the page, with its cookie if it knows the token."""
-    made = httpx.Client(base_url=server.address.url, timeout=20)
+    made = httpx.Client(base_url=server.door.home, timeout=20)
     if token is not None:
         made.get("/", params={"token": token})
     return made

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import socket
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError
 from penstock.web.access import Access, read_token
-from penstock.web.address import Address, read_address
-from penstock.web.server import WebServer, WebSettings, exposure
-from penstock.wiring import open_pipeline
+from penstock.web.server import Door, WebServer, WebSettings
 from tests.lab import Lab
 from tests.web.conftest import TOKEN, Serve, break_a_row, client, config_of
 
@@ -30,7 +29,7 @@ def server(shop: Lab, serve: Serve) -> WebServer:
 
 def ask(server: WebServer, request: str) -> str:
     """Send a request as it is, and return the answer: programs put many of these right."""
-    with socket.create_connection((server.address.host, server.address.port)) as raw:
+    with socket.create_connection((server.door.address.host, server.door.address.port)) as raw:
         raw.sendall(f"{request}\r\nConnection: close\r\n\r\n".encode())
         return b"".join(iter(lambda: raw.recv(65536), b"")).decode()
 
@@ -64,7 +63,7 @@ def test_a_wrong_token_is_told_to_be_wrong_and_gives_no_cookie(server: WebServer
 
 
 def server_cookie(server: WebServer) -> str:
-    return f"penstock_web_{server.address.port}"
+    return f"penstock_web_{server.door.address.port}"
 
 
 def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(server: WebServer) -> None:
@@ -190,39 +189,19 @@ def test_a_token_file_is_made_for_its_owner_alone_and_refused_if_others_may_read
         read_token(tmp_path / "none" / "token")
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("8787", Address("127.0.0.1", 8787)),
-        (":1", Address("127.0.0.1", 1)),
-        ("0.0.0.0:80", Address("0.0.0.0", 80)),
-        ("[::1]:80", Address("::1", 80)),
-        ("db1:80", Address("db1", 80)),
-    ],
-)
-def test_addresses_are_read(text: str, address: Address) -> None:
-    assert read_address(text, option="--listen") == address
-
-
-@pytest.mark.parametrize("text", ["", "host", "host:", "1:2:3", "99999", "http://a:1", "a b:1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--listen takes HOST:PORT"):
-        read_address(text, option="--listen")
-
-
 def test_only_what_others_can_reach_is_warned_of() -> None:
-    assert [exposure(Address(host, 1)) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [None] * 4
-    assert all("not encrypted" in (exposure(Address(host, 1)) or "") for host in ("0.0.0.0", "10.0.0.1", "db1"))
+    with closing(Door(WebSettings("127.0.0.1:0"))) as door:
+        assert door.warning is None
+    with closing(Door(WebSettings("0.0.0.0:0"))) as door:
+        assert "beyond this machine, and its traffic is not encrypted" in (door.warning or "")
+        assert door.home == f"http://127.0.0.1:{door.address.port}"
+        assert door.url.startswith(f"{door.home}/?token=")
 
 
-def test_a_port_that_is_taken_is_one_clear_error(server: WebServer, shop: Lab) -> None:
-    settings = WebSettings(f"127.0.0.1:{server.address.port}")
-    with pytest.raises(OperatorError) as caught:
-        WebServer([(Path("a.yaml"), config_of(shop))], open_pipeline, settings)
-    assert str(caught.value) == (
-        f"cannot listen at 127.0.0.1:{server.address.port}: address already in use. Name another address, as --listen"
-        f" 127.0.0.1:{server.address.port % 65535 + 1}"
-    )
+def test_a_port_that_is_taken_is_one_clear_error(server: WebServer) -> None:
+    port = server.door.address.port
+    with pytest.raises(ConfigError, match=f"--listen: cannot listen at 127.0.0.1:{port}: address already in use"):
+        Door(WebSettings(f"127.0.0.1:{port}"))
 
 
 def test_the_token_is_in_no_log(shop: Lab, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,6 +209,6 @@ def test_the_token_is_in_no_log(shop: Lab, serve: Serve, caplog: pytest.LogCaptu
         server = serve(config_of(shop))
         client(server).get("/")
         client(server, token=None).get("/", headers={"Authorization": f"Bearer {TOKEN}"})
-        httpx.get(f"{server.address.url}/enter?token={TOKEN}x")
+        httpx.get(f"{server.door.home}/enter?token={TOKEN}x")
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert [text for text in ours if TOKEN in text] == []

@@ -25,7 +25,7 @@ SCRIPT = "</td></table><script>window.hacked=1</script>{{ 7*7 }}"
 
 
 def enter(tab: Page, server: WebServer, path: str = "/") -> None:
-    tab.goto(f"{server.address.url}{path}?token={TOKEN}")
+    tab.goto(f"{server.door.home}{path}?token={TOKEN}")
     tab.wait_for_url(lambda url: "token" not in url)
 
 
@@ -62,14 +62,14 @@ def test_no_name_and_no_value_of_a_database_does_anything(lab: Lab, serve: Serve
     lab.apply()
     server = serve(config_of(lab))
     for path in ("/", "/p/lab/errors", "/p/lab/errors/1", "/p/lab/errors/1?edit=1"):
-        enter(tab, server, path) if path == "/" else tab.goto(f"{server.address.url}{path}")
+        enter(tab, server, path) if path == "/" else tab.goto(f"{server.door.home}{path}")
         expect(tab.locator("main")).to_contain_text("img src=x onerror" if path != "/" else "following")
         tab.wait_for_timeout(200)
         assert tab.evaluate("window.hacked") is None
         assert tab.locator("main img, main script").count() == 0
     assert "{{ 7*7 }}" in tab.content() or "7*7" in tab.locator("main").inner_text()
     tab.get_by_role("button", name="Dry run").click()
-    tab.goto(f"{server.address.url}/p/lab/errors?table={HOSTILE}&text={SCRIPT}")
+    tab.goto(f"{server.door.home}/p/lab/errors?table={HOSTILE}&text={SCRIPT}")
     assert tab.evaluate("window.hacked") is None
     # Were a script put in, the policy would not let it run.
     tab.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked=1\">')")
@@ -85,12 +85,12 @@ def test_axes_rules_pass_on_every_page(shop: Lab, serve: Serve, chromium: Browse
     # The rules are put in by the test, which the policy would not let the page do.
     context = chromium.new_context(color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
     tab = context.new_page()
-    tab.goto(f"{server.address.url}/p/lab")
+    tab.goto(f"{server.door.home}/p/lab")
     found = [("door", violations(tab))]
     enter(tab, server)
     pages = ("/", "/p/lab", "/p/other", "/p/lab/errors", "/p/lab/errors/1", "/p/lab/errors/1?edit=1")
     for path in (*pages, "/p/lab/errors/history", "/p/none"):
-        tab.goto(f"{server.address.url}{path}")
+        tab.goto(f"{server.door.home}{path}")
         if path == "/p/lab":
             expect(tab.locator("#headline .pill")).to_have_text("following")
         found.append((path, violations(tab)))
@@ -112,7 +112,7 @@ def test_at_360_pixels_nothing_but_tables_is_wider_than_the_window(shop: Lab, se
     enter(tab, server)
     expect(tab.locator("#headline .pill")).to_have_text("following")
     for path in ("/", "/p/lab/errors", "/p/lab/errors/1", "/p/lab/errors/1?edit=1", "/p/lab/errors/history"):
-        tab.goto(f"{server.address.url}{path}")
+        tab.goto(f"{server.door.home}{path}")
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360, path
     context.close()
 
@@ -167,8 +167,9 @@ def test_a_server_that_starts_again_is_found_again_by_open_pages(shop: Lab, serv
     enter(tab, server)
     expect(tab.locator("#link-state")).to_contain_text("live, seen")
     server.close()
+    server.door.close()
     expect(tab.locator("#link-state")).to_contain_text("does not answer")
-    serve(config_of(shop), port=server.address.port)
+    serve(config_of(shop), port=server.door.address.port)
     expect(tab.locator("#link-state")).to_contain_text("live, seen", timeout=20_000)
 
 
@@ -221,7 +222,7 @@ def test_a_page_that_is_open_for_an_hour_grows_by_less_than_ten_megabytes(shop: 
 def test_fifty_watchers_ask_the_databases_no_more_often_than_one(shop: Lab, serve: Serve) -> None:
     server = serve(config_of(shop))
     (watcher,) = server.watchers
-    streams = [socket.create_connection((server.address.host, server.address.port)) for _ in range(50)]
+    streams = [socket.create_connection((server.door.address.host, server.door.address.port)) for _ in range(50)]
     heard = threading.Barrier(51)
 
     def hear(stream: socket.socket) -> None:

@@ -57,6 +57,22 @@ class TableDetail:
 
 
 @dataclass(frozen=True)
+class QueuedCount:
+    """How many transactions of the error queue have a table, an error and a state in common.
+
+    Attributes:
+        table: Of the change that failed, by its name at the target; None where none did.
+        error: The error's number, or, where it has none, the target's own code.
+        state: `failed`, or `held` behind another.
+    """
+
+    table: TableName | None
+    error: str
+    state: str
+    entries: int
+
+
+@dataclass(frozen=True)
 class ParameterDetail:
     """A parameter as the next batch takes it: `set_by`, `set_at` where it was set by `penstock apply set`."""
 

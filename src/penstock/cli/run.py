@@ -17,7 +17,6 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     MasterOption,
-    defaults,
     opened_while_java_starts,
     out,
     print_json,
@@ -25,7 +24,7 @@ from penstock.cli.console import (
 )
 from penstock.cli.groups import takes_groups
 from penstock.cli.logs import LogFormat, logging_to_console
-from penstock.cli.web import BesideOptions, served_beside
+from penstock.cli.watched import WatchOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.events import Event, tell
 from penstock.pipeline.report import Report, facts
@@ -67,34 +66,45 @@ class EndOptions:
         ),
     ] = None
 
+    def __post_init__(self) -> None:
+        """Refuse two ends."""
+        if self.until is not None and self.until_caught_up:
+            raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the run ends by itself at all."""
+        return self.until_caught_up or self.until is not None
+
 
 @takes_groups
 def run(
     context: typer.Context,
     *,
     file: FileOption = None,
-    ends: EndOptions = EndOptions(),
+    end: EndOptions,
     master: MasterOption = None,
-    page: BesideOptions = BesideOptions(),
+    watched: WatchOptions,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Copy tables without a copy, then apply or publish changes until SIGTERM or SIGINT."""
-    until, until_caught_up = ends.until, ends.until_caught_up
-    if until is not None and until_caught_up:
-        raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
+    # First, so that a port that is taken is said before anything starts.
+    watch = context.with_resource(watched.prepared())
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
-    with (
-        logging_to_console(log_format, quiet=json),
-        stopped_by_signals() as stop,
-        served_beside(pipeline.config, file or defaults.file, page),
-    ):
+    with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
         every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
         report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
         try:
-            progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
+            progress = pipeline.run(
+                stop,
+                report,
+                until_caught_up=end.until_caught_up,
+                until=end.until,
+                observers=watch.begin(pipeline.config),
+            )
             is_done = not stop.is_set() and progress.ended_by is None
-            has_ended = (until_caught_up or until is not None) and is_done
+            has_ended = end.is_given and is_done
         except PenstockError as exc:
             # The log has it already.
             if log_format is LogFormat.JSON:

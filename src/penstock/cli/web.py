@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.console import defaults, say, warn
+from penstock.cli.console import defaults, err, warn
 from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config.pipeline import PipelineConfig
-    from penstock.web.server import WebServer
+    from penstock.metrics import RunMetrics
+    from penstock.web.server import Door, WebServer
 
 DEFAULT = "127.0.0.1:8787"
 
@@ -56,13 +57,6 @@ class PageOptions:
     host_name: HostNameOption = None
 
 
-@dataclass(frozen=True)
-class BesideOptions(PageOptions):
-    """Whether a command serves the page, too."""
-
-    web: WebOption = None
-
-
 class WithWeb(TyperCommand):
     """A command whose option `--web` may go without its address."""
 
@@ -85,54 +79,46 @@ def web(
     from penstock.cli.run import stopped_by_signals
     from penstock.pipeline_file import load
 
-    files = file or [defaults.file]
-    configs = [(one, load(one)) for one in files]
-    with stopped_by_signals(tells=False) as stop, served(configs, listen, page, option="--listen") as server:
+    configs = [load(one) for one in file or [defaults.file]]
+    with (
+        prepared(listen, page, option="--listen") as door,
+        stopped_by_signals(tells=False) as stop,
+        served(door, configs) as server,
+    ):
         while server.is_serving and not stop.wait(1):
             pass
 
 
 @contextmanager
-def served_beside(config: PipelineConfig, file: Path, page: BesideOptions) -> Iterator[None]:
-    """Serve the page of a pipeline while the block runs, if an address is given."""
-    if page.web is None:
-        if page != BesideOptions():
-            raise ConfigError("--token-file, --read-without-token and --host-name go with --web")
-        yield
-        return
-    with served([(file, config)], page.web, page, option="--web"):
-        yield
-
-
-@contextmanager
-def served(
-    configs: list[tuple[Path, PipelineConfig]], address: str, page: PageOptions, *, option: str
-) -> Iterator[WebServer]:
-    """Serve the page of some pipelines while the block runs, and say where.
+def prepared(address: str, page: PageOptions, *, option: str) -> Iterator[Door]:
+    """Take the page's address and its token, before anything is started.
 
     Raises:
-        ConfigError: The extra is not installed, or an option is wrong.
-        OperatorError: The address is taken.
+        ConfigError: The extra is not installed, an option is wrong, or the address is taken.
     """
     try:
-        from penstock.web.server import WebServer, WebSettings, exposure
+        from penstock.web.server import Door, WebSettings
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"the page needs {exc.name}, which is not installed", do="pip install 'penstock[web]'"
         ) from exc
+    settings = WebSettings(address, page.token_file, page.read_without_token, page.host_name or (), option)
+    with closing(Door(settings)) as door:
+        yield door
+
+
+@contextmanager
+def served(door: Door, configs: Sequence[PipelineConfig], runs: Sequence[RunMetrics] = ()) -> Iterator[WebServer]:
+    """Serve the page of some pipelines while the block runs, and say where."""
+    from penstock.web.server import WebServer
     from penstock.wiring import open_pipeline
 
-    settings = WebSettings(address, page.token_file, page.read_without_token, page.host_name or (), option)
-    server = WebServer(configs, open_pipeline, settings)
-    try:
+    with closing(WebServer(door, configs, open_pipeline, runs)) as server:
         server.start()
         # The token is for whoever sees this terminal, and for no log.
-        say(f"page: {server.url}")
-        if page.token_file is not None:
-            say(f"its token is in {page.token_file}")
-        warning = exposure(server.address)
-        if warning is not None:
-            warn(f"note: {warning}")
+        err.print(f"page: {door.url}", markup=False)
+        if door.token_file is not None:
+            err.print(f"its token is in {door.token_file}", markup=False)
+        if door.warning is not None:
+            warn(f"note: {door.warning}")
         yield server
-    finally:
-        server.close()

@@ -10,8 +10,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 
+from penstock.alerts.alerts import Alerts
+from penstock.alerts.receivers import receiver_of
 from penstock.apply.ledger import ProcessState
-from penstock.apply.listener import RunListener
+from penstock.apply.listener import RunListener, RunObserver
 from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -26,13 +28,16 @@ from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import WorkWatch, told_of_locks
 from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
+from penstock.pipeline.observers import Observed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
+from penstock.pipeline.transformed import untransformed
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
+from penstock.schema import TableSchema
 from penstock.spark.starting import Spark
-from penstock.stream import Source, TableVersion, roots
+from penstock.stream import Source, TableVersion, root_versions, roots
 from penstock.text import are, count, were
 
 
@@ -74,6 +79,7 @@ class Capturing:
         *,
         until_caught_up: bool = False,
         until: str | int | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> Progress:
         """Copy what is not copied yet, then follow changes until told to stop; see `ApplyProcess.run`.
 
@@ -82,11 +88,12 @@ class Capturing:
                 `penstock run --until` takes it.
             listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
                 logged in any case.
+            observers: Hear it, too; whatever happens to them, the run goes on.
         """
         publishes = self.config.publish is not None
         run = Run(
             stop,
-            listener or Report(publishes=publishes),
+            Observed(listener or Report(publishes=publishes), [*observers, *self._alerts()]),
             until_caught_up=until_caught_up,
             until=None if until is None else str(until),
             publishes=publishes,
@@ -97,6 +104,19 @@ class Capturing:
                 return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
 
         return run.carry_out(work, self._set_status)
+
+    def _alerts(self) -> list[RunObserver]:
+        """What tells people of a run, as the pipeline file asks."""
+        asked = self.config.on_error
+        if asked is None:
+            return []
+        receiver = receiver_of(asked)
+        every_s, end_s = asked.every_s, asked.timeout_s + 1
+        return [Alerts(self.config.name, receiver, every_s=every_s, end_s=end_s, was_down=self._was_down)]
+
+    def _was_down(self) -> bool:
+        """Whether the last run has ended in a way that `on_error` has told of; False where nobody knows."""
+        return False
 
     def start(
         self,
@@ -132,6 +152,16 @@ class Capturing:
         assert self._installed is not None, "nobody is waited for where nothing is installed"
         self._installed.remove_consumer(found[0].consumer.id)
         return found[0]
+
+    def captured_tables(self) -> tuple[Sequence[TableSchema], Sequence[TableSchema]]:
+        """Return the tables that are captured, as the source has them, and as they are applied or published."""
+        with closing(self._source.open_source()) as stream:
+            applied = _existing(stream.tables(), self.is_meant)
+        if self._rules is None:
+            return applied, applied
+        origins = {origin for one in applied for origin in (one.name, *self.origins(one.name))}
+        with closing(untransformed(self._source).open_source()) as stream:
+            return _existing(stream.tables(), origins.__contains__), applied
 
     def log_hold(self) -> LogHold:
         """Return what disk the log at the source takes, and for whom."""
@@ -304,6 +334,12 @@ class Capturing:
             names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
             source.notes.append(f"the capture set stays, for other consumers: {names}")
         return source
+
+
+def _existing(versions: Iterable[TableVersion], is_meant: Callable[[TableName], bool]) -> list[TableSchema]:
+    """The tables that there are now, by their newest versions, in the order of their names."""
+    found = root_versions(versions)
+    return [found[name].table for name in sorted(found) if is_meant(name) and not found[name].is_gone]
 
 
 def _left_out(faults: Sequence[PenstockError]) -> str:

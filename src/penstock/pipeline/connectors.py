@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
-from penstock.apply.detail import Detail
+from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
@@ -304,6 +304,9 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
 
     def trim_conflicts(self, keep: timedelta) -> None:
         """Delete entries of the conflict log that are older."""
+
+    def queued_counts(self, most: int) -> Sequence[QueuedCount]:
+        """Count the error queue by table, error and state; the `most` frequent ones."""
 
     def detail(self) -> Detail:
         """Return what the ledger tells beyond `state`."""

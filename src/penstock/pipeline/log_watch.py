@@ -98,7 +98,9 @@ class LogWatch:
             listener.warned(text, Event.LOG_GIVEN_UP, {"consumer": state.consumer.name, "bytes": state.size_bytes})
         found = {one.key: one for one in held_too_much(hold, self._limits)}
         for key in sorted(found.keys() - self._told):
-            listener.warned(f"{found[key].text} ({self._source.label})", Event.LOG_HELD, found[key].facts)
+            listener.warned(
+                f"{found[key].text} ({self._source.label})", Event.LOG_HELD, {**found[key].facts, "key": key}
+            )
         for key in sorted(self._told - found.keys()):
             text = f"{key} keeps no more of the log than it may ({self._source.label})"
             listener.warned(text, Event.LOG_HELD, {"over": key})

@@ -16,11 +16,11 @@ from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply.detail import Detail
+from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess
+from penstock.apply.process import CAUGHT_UP, ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
@@ -70,6 +70,9 @@ from penstock.spark.starting import Spark
 from penstock.stream import given_up
 from penstock.verify.driver import VerifyListener, VerifyResult
 from penstock.verify.task import not_copied
+
+MOST_QUEUED_COUNTS = 1000
+"""A queue that holds more kinds of errors is a storm, and what counts kinds is to stay small."""
 
 
 class Pipeline(Capturing):
@@ -181,6 +184,13 @@ class Pipeline(Capturing):
             return None
         with closing(self._target.ledger()) as ledger:
             return ledger.detail()
+
+    def queued_counts(self) -> Sequence[QueuedCount]:
+        """Count the error queue by table, error and state, the most frequent first; nothing before setup."""
+        if not self._target.has_ledger():
+            return ()
+        with closing(self._target.ledger()) as ledger:
+            return ledger.queued_counts(MOST_QUEUED_COUNTS)
 
     def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
         """Return what the conflict log says, the newest first."""
@@ -476,6 +486,15 @@ class Pipeline(Capturing):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
                     ledger.set_status_of_last_run(str(error), is_aborted=isinstance(error, HandlerError))
+
+    def _was_down(self) -> bool:
+        # Where the ledger cannot be asked, the run is about to say so itself.
+        with suppress(PenstockError):
+            if self._target.has_ledger():
+                with closing(self._target.ledger()) as ledger:
+                    state = ledger.state()
+                return state is not None and state.reason not in (None, CAUGHT_UP)
+        return False
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]

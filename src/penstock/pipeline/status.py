@@ -93,6 +93,7 @@ class Status:
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         publishes_to: The archive that changes are published to; None where they are applied.
         waiting: The tables that wait for their first copy, by their names at the target.
+        runs: How often a run has become the one of this pipeline; it does so again after a lost connection.
         open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
 
@@ -122,6 +123,7 @@ class Status:
     recorded_until: datetime | None = None
     source_lost: str | None = None
     ddl: int = 0
+    runs: int = 0
     open_transactions: Sequence[OpenTransaction] = ()
     waiting: Sequence[TableName] = ()
 
@@ -296,6 +298,7 @@ def status_of(
         recorded_until=recorded_until,
         source_lost=source.lost,
         ddl=process.ddl if process else 0,
+        runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
         waiting=source.waiting,
     )

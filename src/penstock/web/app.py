@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from penstock.apply.error_queue import NoEntryError
 from penstock.errors import ConfigError, PenstockError, RetryableError
+from penstock.metrics import RunMetrics
 from penstock.web.access import Access
 from penstock.web.guard import Guard
 from penstock.web.live import LivePages
@@ -29,11 +30,11 @@ from penstock.web.watcher import Watcher
 log = logging.getLogger("penstock")
 
 
-def make_app(watchers: Sequence[Watcher], access: Access) -> ASGIApp:
+def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetrics] = ()) -> ASGIApp:
     """Make the application that shows some pipelines; they are watched as long as it is served."""
     renderer = Renderer()
     site = Site(watchers, access, renderer)
-    live, queue = LivePages(site), QueuePages(site)
+    live, queue = LivePages(site, runs), QueuePages(site)
 
     @asynccontextmanager
     async def watched(_: Starlette) -> AsyncIterator[None]:
@@ -59,6 +60,7 @@ def make_app(watchers: Sequence[Watcher], access: Access) -> ASGIApp:
             Route("/alive", live.alive),
             Route("/events", live.events),
             Route("/status.json", live.status),
+            Route("/metrics", live.metrics),
             Route("/static/{file}", site.asset),
             Route("/p/{name}", live.pipeline),
             Route("/p/{name}/samples", live.samples),

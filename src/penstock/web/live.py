@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from penstock.metrics import CONTENT_TYPE, PipelineSample, RunMetrics, exposition
 from penstock.web.render import shown
 from penstock.web.samples import SPANS
 
@@ -27,9 +28,10 @@ _MOST_STREAMS = 500
 class LivePages:
     """Home, the page of one pipeline, and what keeps them current."""
 
-    def __init__(self, site: Site) -> None:
-        """Show the pipelines of a site."""
+    def __init__(self, site: Site, runs: Sequence[RunMetrics]) -> None:
+        """Show the pipelines of a site, and what runs of this process count."""
         self._site = site
+        self._runs = runs
         self._renderer = site.renderer
         self._streams = 0
 
@@ -69,6 +71,15 @@ class LivePages:
                 "status": None if status is None else status.to_json(),
             }
         return JSONResponse(found)
+
+    async def metrics(self, _: Request) -> Response:
+        """Return the metrics of all pipelines, of what was seen last: a scrape asks no database."""
+        samples = []
+        for name, watcher in self._site.watchers.items():
+            seen = None if watcher.seen is None else watcher.seen.observation
+            if seen is not None:
+                samples.append(PipelineSample(name, seen.status, seen.queued, seen.at.timestamp(), seen.took_s))
+        return Response(exposition(samples, self._runs), headers={"Content-Type": CONTENT_TYPE})
 
     async def alive(self, _: Request) -> Response:
         """Say that the page's server is there, and knows the browser."""

@@ -13,10 +13,11 @@ import uvicorn
 
 from penstock.config.pipeline import PipelineConfig
 from penstock.errors import ConfigError
+from penstock.metrics import RunMetrics
+from penstock.metrics.address import LOOPBACK, Address
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.web.access import Access, new_token, read_token
-from penstock.web.address import Address, listen, read_address
 from penstock.web.app import make_app
 from penstock.web.watcher import Watcher
 
@@ -44,37 +45,72 @@ class WebSettings:
     option: str = "--listen"
 
 
+class Door:
+    """The page's address, which is taken, and who may enter."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        """Take the address; no page is served yet.
+
+        Raises:
+            ConfigError: The address or the token file is none, or the address is taken.
+        """
+        wanted = Address.parse(settings.address, option=settings.option)
+        token = new_token() if settings.token_file is None else read_token(settings.token_file)
+        self.socket = wanted.listen(option=settings.option)
+        self.address = Address(wanted.host, self.socket.getsockname()[1])
+        self.token_file = settings.token_file
+        hosts = [*settings.hosts, wanted.host]
+        self.access = Access(token, port=self.address.port, is_reading_open=settings.is_reading_open, hosts=hosts)
+        self.home = url_of(self.address)
+        self.url = self.home if settings.token_file is not None else f"{self.home}/?token={token}"
+
+    @property
+    def warning(self) -> str | None:
+        """What to warn of where others than this machine's programs can reach the page; None where they cannot."""
+        if self.address.is_local:
+            return None
+        return (
+            f"the page listens at {self.address}, beyond this machine, and its traffic is not encrypted: put a proxy"
+            " with TLS before it, or listen at 127.0.0.1 and come by ssh -L"
+        )
+
+    def close(self) -> None:
+        """Give the address back."""
+        self.socket.close()
+
+
+def url_of(address: Address) -> str:
+    """How a browser on this machine reaches an address."""
+    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(address.host, address.host)  # noqa: S104
+    return f"http://{Address(host, address.port)}"
+
+
 class WebServer:
     """Serves pipelines in a thread of its own, from `start` until `close`."""
 
     def __init__(
         self,
-        configs: Sequence[tuple[Path, PipelineConfig]],
+        door: Door,
+        configs: Sequence[PipelineConfig],
         open_pipeline: Callable[[PipelineConfig], Pipeline | Publication],
-        settings: WebSettings,
+        runs: Sequence[RunMetrics] = (),
     ) -> None:
-        """Take the address; no page is served yet.
+        """Prepare to serve; nothing is asked yet.
+
+        Args:
+            open_pipeline: Opens a pipeline; the page has some to itself, and shares no session with a run.
+            runs: What runs of this process count, for /metrics.
 
         Raises:
-            ConfigError: The address or the token file is none, or two pipelines have one name.
-            OperatorError: The address is taken.
+            ConfigError: Two pipelines have one name.
         """
-        names = [config.name for _, config in configs]
+        names = [config.name for config in configs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"two pipeline files are called {twice!r}", do="give one of them another name")
-        wanted = read_address(settings.address, option=settings.option)
-        token = new_token() if settings.token_file is None else read_token(settings.token_file)
-        self._socket, self.address = listen(wanted, option=settings.option)
-        access = Access(
-            token,
-            port=self.address.port,
-            is_reading_open=settings.is_reading_open,
-            hosts=[*settings.hosts, wanted.host],
-        )
-        self.url = self.address.url if settings.token_file is not None else f"{self.address.url}/?token={token}"
-        self.watchers = [Watcher(config, file, open_pipeline) for file, config in configs]
-        self._server = _Server(make_app(self.watchers, access))
+        self.door = door
+        self.watchers = [Watcher(config, open_pipeline) for config in configs]
+        self._server = _Server(make_app(self.watchers, door.access, runs))
         self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +123,6 @@ class WebServer:
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(_END_S + 5)
-        self._socket.close()
 
     @property
     def is_serving(self) -> bool:
@@ -96,7 +131,7 @@ class WebServer:
 
     def _serve(self) -> None:
         try:
-            self._server.run([self._socket])
+            self._server.run([self.door.socket])
         except (Exception, SystemExit) as exc:
             # Whatever goes wrong with the page, the run beside it goes on.
             log.warning("the page has ended: %s: it is not served any more", type(exc).__name__)
@@ -133,13 +168,3 @@ class _Server:
     def wait_until_started(self, thread: threading.Thread) -> None:
         while not self._server.started and thread.is_alive():
             thread.join(0.02)
-
-
-def exposure(address: Address) -> str | None:
-    """What to warn of where others than this machine's programs can reach the page; None where they cannot."""
-    if address.is_local:
-        return None
-    return (
-        f"the page listens at {address.host}:{address.port}, beyond this machine, and its traffic is not encrypted:"
-        " put a proxy with TLS before it, or listen at 127.0.0.1 and come by ssh -L"
-    )

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from penstock.change import TableName
 from penstock.config.pipeline import PipelineConfig
@@ -48,15 +47,14 @@ class Watcher:
     """Looks at one pipeline in a thread of its own, from `start` until `close`."""
 
     def __init__(
-        self, config: PipelineConfig, file: Path, open_pipeline: Callable[[PipelineConfig], Pipeline | Publication]
+        self, config: PipelineConfig, open_pipeline: Callable[[PipelineConfig], Pipeline | Publication]
     ) -> None:
-        """Watch the pipeline of a file; nothing is connected to yet.
+        """Watch a pipeline; nothing is connected to yet.
 
         Args:
             open_pipeline: Opens one; the watcher has one to itself, since each of its methods opens sessions.
         """
         self.config = config
-        self.file = file
         self.open_pipeline = open_pipeline
         self.samples = Samples()
         self.seen: Seen | None = None
@@ -117,18 +115,18 @@ class Watcher:
                 self._soon.clear()
                 began = time.monotonic()
                 try:
-                    self._note(observe(pipeline, watch), time.monotonic() - began)
+                    self._note(observe(pipeline, watch))
                 except Exception as exc:
                     # The page goes on; a fault of ours must not end what it runs beside. The text may hold a value.
                     log.warning("the page could not look at pipeline %s: %s", self.name, type(exc).__name__)
                 self._rest(time.monotonic() - began)
 
-    def _note(self, observation: Observation, took_s: float) -> None:
+    def _note(self, observation: Observation) -> None:
         before, sample = self.seen, sample_of(observation)
         self._note_changed(observation, before.observation if before is not None else None)
         self.samples.add(sample)
         number, last = (1, None) if before is None else (before.number + 1, before.observation)
-        self.seen = Seen(number, observation, last, sample, self._every_s(took_s))
+        self.seen = Seen(number, observation, last, sample, self._every_s(observation.took_s))
         self._tell()
 
     def _note_changed(self, now: Observation, before: Observation | None) -> None:

@@ -120,6 +120,14 @@ def label(url: str) -> str:
     return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}{by}"
 
 
+def place_of(url: str) -> tuple[str, int, str]:
+    """Host, port and database that a url names, or libpq's defaults; raises as `label`."""
+    parts = _parts(url)
+    host = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")[0]
+    port = str(parts.get("port") or "").split(",")[0].strip() or "5432"
+    return host, int(port), str(parts.get("dbname") or parts.get("user") or "default")
+
+
 def database_of(url: str) -> str | None:
     """What the database is called, as far as a url or its service says it; raises as `label`."""
     name = _parts(url).get("dbname")

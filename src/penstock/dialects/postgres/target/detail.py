@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.rows import dict_row
 
-from penstock.apply.detail import Detail, ParameterDetail, ServerDetail, TableDetail
+from penstock.apply.detail import Detail, ParameterDetail, QueuedCount, ServerDetail, TableDetail
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection
 from penstock.position import Scn
@@ -47,6 +47,23 @@ _PARAMETERS = """
 SELECT lower(parameter) AS name, value, set_by, set_at FROM penstock.dba_apply_parameters
 WHERE apply_name = %s ORDER BY 1
 """
+
+
+_QUEUED = """
+SELECT c.schema_name, c.table_name, coalesce(nullif(e.error_number, 0)::text, e.error_code, ''),
+  CASE WHEN e.is_held THEN 'held' ELSE 'failed' END, count(*)
+FROM penstock.error e LEFT JOIN penstock.error_change c
+  ON (c.process, c.error_id, c.message_number) = (e.process, e.id, e.message_number)
+WHERE e.process = %s GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 1, 2, 3, 4 LIMIT %s
+"""
+
+
+def queued_counts(connection: Connection, process: str, most: int) -> list[QueuedCount]:
+    """Count the error queue by table, error and state; the `most` frequent ones."""
+    return [
+        QueuedCount(None if name is None else TableName(schema, name), error, state, entries)
+        for schema, name, error, state, entries in connection.execute(_QUEUED, [process, most])
+    ]
 
 
 def detail(connection: Connection, process: str) -> Detail:
