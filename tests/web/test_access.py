@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import socket
 import stat
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from penstock.cli.web import PageOptions, prepared
 from penstock.errors import ConfigError
 from penstock.web.access import Access, read_token
 from penstock.web.server import Door, WebServer, WebSettings
@@ -212,3 +214,12 @@ def test_the_token_is_in_no_log(shop: Lab, serve: Serve, caplog: pytest.LogCaptu
         httpx.get(f"{server.door.home}/enter?token={TOKEN}x")
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert [text for text in ours if TOKEN in text] == []
+
+
+def test_without_its_extra_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("penstock.web")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigError) as caught, prepared("0", PageOptions(), option="--listen"):
+        pass
+    assert str(caught.value) == "the page needs uvicorn, which is not installed. Pip install 'penstock[web]'"

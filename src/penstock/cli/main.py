@@ -81,7 +81,7 @@ app.command("verify")(verify.verify)
 app.command("switch")(switch.switch)
 app.command("cutover")(cutover.cutover)
 app.command("teardown")(teardown.teardown)
-app.command("demo")(demo.demo)
+app.command("demo", cls=web.WithWeb)(demo.demo)
 
 
 def silence_spark() -> None:
