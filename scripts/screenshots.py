@@ -58,17 +58,20 @@ class Camera:
         self.page = self.open()
 
     def open(self, *, scheme: str = "light", size: dict[str, int] = WIDE) -> Page:
+        """Open another window."""
         context = self._browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         page = context.new_page()
         page.set_default_timeout(120_000)
         return page
 
     def enter(self, url: str, page: Page | None = None) -> None:
+        """Go to the address that was printed, and through the door."""
         page = page or self.page
         page.goto(url)
         page.wait_for_url(lambda found: "token" not in found)
 
     def take(self, name: str, page: Page | None = None, *, whole: bool = False) -> None:
+        """Take a picture, of the window or of the whole page."""
         page = page or self.page
         # Not while somebody seems to point at a curve.
         page.mouse.move(0, 0)
@@ -122,6 +125,7 @@ class Bank:
             yield
 
     def penstock(self, *arguments: str) -> None:
+        """Run a command to its end."""
         command = [sys.executable, "-m", "penstock", *arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -167,10 +171,11 @@ def play(bank: Bank, camera: Camera) -> None:
     with bank.started("-f", file, "run", "--web", "0") as url:
         camera.enter(url)
         expect(page.locator("#tables progress").first).to_be_visible(timeout=120_000)
-        camera.take("copying")
+        expect(page.locator("#headline .facts")).to_contain_text(re.compile(r"[1-9]\d? %"))
+        camera.take("copying", whole=True)
         expect(pill).to_have_text("following", timeout=300_000)
-        with bank.busy(250):
-            time.sleep(50)
+        with bank.busy(150):
+            time.sleep(60)
             camera.take("following", whole=True)
             with bank.locked("pgbench_tellers"):
                 expect(pill).to_have_text("catching up", timeout=120_000)
@@ -228,6 +233,7 @@ def camera_stopped(bank: Bank, camera: Camera) -> None:
 
 
 def main() -> None:
+    """Make all pictures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/images"
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = str(ROOT / "src")

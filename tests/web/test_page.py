@@ -45,8 +45,8 @@ def test_the_page_follows_what_happens_without_being_loaded_again(shop: Lab, ser
     expect(tab.locator("#headline .problem")).to_contain_text("the error queue holds 1 transaction")
     expect(tab.locator("#tables tr", has_text="public.customer").locator("td.is-bad")).to_have_text("1")
     shop.source.execute("INSERT INTO customer VALUES (2, 'waits')")
-    expect(tab.locator("#headline .facts")).to_contain_text("1 changes")
-    expect(tab.locator('[data-chart="backlog"] b')).to_have_text("1 changes")
+    expect(tab.locator("#headline .facts")).to_contain_text("1 change")
+    expect(tab.locator('[data-chart="backlog"] b')).to_have_text("1 change")
 
     assert tab.evaluate("window.isTheSame")
     assert said(tab) == []

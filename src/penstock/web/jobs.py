@@ -6,9 +6,9 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count as numbers
+from queue import SimpleQueue
 
 from penstock.apply.retry import Retried
 from penstock.errors import PenstockError
@@ -76,7 +76,9 @@ class Jobs:
         self._numbers = numbers(1)
         self._jobs: OrderedDict[int, Job] = OrderedDict()
         self._when_done = when_done
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="page actions")
+        self._waiting: SimpleQueue[tuple[Job, Callable[[Job], None]] | None] = SimpleQueue()
+        # Not kept from ending with the program: what it was doing is rolled back then, and the entry stays.
+        threading.Thread(target=self._work, name="page actions", daemon=True).start()
 
     def find(self, number: int) -> Job | None:
         """Return an action; None where it was so long ago that it is forgotten."""
@@ -89,12 +91,16 @@ class Jobs:
         self._jobs[job.number] = job
         while len(self._jobs) > _KEPT:
             self._jobs.popitem(last=False)
-        self._worker.submit(self._do, job, work)
+        self._waiting.put((job, work))
         return job
 
     def close(self) -> None:
-        """Begin no further action; the one at work is finished, or the server rolls it back."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        """Take no further action; those that were asked for before are done, as long as the program lives."""
+        self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (found := self._waiting.get()) is not None:
+            self._do(*found)
 
     def _do(self, job: Job, work: Callable[[Job], None]) -> None:
         try:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from urllib.parse import urlencode
 
+from penstock.apply.detail import QueuedCount
 from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.error_queue import EntryPlace, ErrorEntry
 from penstock.apply.retry import Retried, RetryOptions
@@ -157,6 +158,11 @@ class Queue:
             shown[0].place if shown and has_before else None,
             shown[-1].place if shown and has_after else None,
         )
+
+    def groups(self) -> Sequence[QueuedCount]:
+        """What failed, by table and error, as it was seen last; the most frequent first."""
+        seen = self._watcher.seen
+        return () if seen is None else [one for one in seen.observation.queued if one.state == "failed"]
 
     def named(self, entry: ErrorEntry) -> str:
         """An entry's table at the target; where rules have renamed it, with its name at the source."""

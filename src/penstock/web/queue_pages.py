@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from penstock.pipeline.errors import ShownEntry
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
 from penstock.web.queue import CHANGES, Queue, Wanted, place_text
+from penstock.web.threads import in_thread
 
 if TYPE_CHECKING:
     from penstock.web.site import Site
@@ -56,7 +56,7 @@ class QueuePages:
         """List the queue, page by page."""
         name, queue = self._of(request)
         wanted = Wanted.of(request.query_params)
-        page = await run_in_threadpool(queue.page, wanted, request.query_params)
+        page = await in_thread(queue.page, wanted, request.query_params)
         return self._site.page(
             request,
             "errors.html",
@@ -66,13 +66,14 @@ class QueuePages:
             wanted=wanted,
             named=queue.named,
             place_text=place_text,
+            groups=queue.groups(),
         )
 
     async def show(self, request: Request) -> Response:
         """Show one entry, and what it would find at the target now."""
         name, queue = self._of(request)
-        found = await run_in_threadpool(lambda: queue.errors().show(request.path_params["entry"]))
-        history = await run_in_threadpool(_history_of, queue, found.entry.id)
+        found = await in_thread(lambda: queue.errors().show(request.path_params["entry"]))
+        history = await in_thread(_history_of, queue, found.entry.id)
         return self._site.page(
             request,
             "entry.html",
@@ -91,7 +92,7 @@ class QueuePages:
     async def history(self, request: Request) -> Response:
         """List what people did with the queue."""
         name, queue = self._of(request)
-        actions = await run_in_threadpool(lambda: queue.errors().history(most=_HISTORY))
+        actions = await in_thread(lambda: queue.errors().history(most=_HISTORY))
         return self._site.page(
             request, "history.html", name=name, base=f"/p/{name}", actions=actions[::-1], most=_HISTORY
         )
@@ -101,9 +102,9 @@ class QueuePages:
         name, queue = self._of(request)
         form, entry_id = await self._site.form(request), request.path_params["entry"]
         if request.path_params["action"] == "retry":
-            job = await run_in_threadpool(queue.retry, entry_id, form)
+            job = await in_thread(queue.retry, entry_id, form)
         elif "confirmed" not in form:
-            entry, _ = await run_in_threadpool(lambda: queue.errors().load(entry_id))
+            entry, _ = await in_thread(lambda: queue.errors().load(entry_id))
             what = f"Give up transaction {entry.id}?"
             return self._confirm(request, name, what, 1, {})
         else:
@@ -116,14 +117,14 @@ class QueuePages:
         form = await self._site.form(request)
         wanted = Wanted.of(form)
         if "confirmed" not in form:
-            number = await run_in_threadpool(lambda: queue.errors().count(wanted.filter))
+            number = await in_thread(lambda: queue.errors().count(wanted.filter))
             is_retry = request.path_params["action"] == "retry"
             what = "Dry run of" if "dry" in form else "Retry" if is_retry else "Give up"
             return self._confirm(request, name, f"{what} {number:,} transactions?", number, form)
         if request.path_params["action"] == "retry":
-            job = await run_in_threadpool(queue.retry_all, wanted, form)
+            job = await in_thread(queue.retry_all, wanted, form)
         else:
-            job = await run_in_threadpool(queue.delete_all, wanted)
+            job = await in_thread(queue.delete_all, wanted)
         return await self._result(name, job)
 
     async def action(self, request: Request) -> Response:
@@ -153,7 +154,7 @@ class QueuePages:
         )
 
     async def _result(self, name: str, job: Job) -> Response:
-        await run_in_threadpool(job.done.wait, _SOON_S)
+        await in_thread(job.done.wait, _SOON_S)
         return RedirectResponse(f"/p/{name}/actions/{job.number}", 303)
 
 

@@ -30,6 +30,8 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
+        # An upgrade of the package under a running server changes no page of it by halves.
+        auto_reload=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -98,6 +100,7 @@ def shown(watcher: Watcher, seen: Seen | None) -> dict[str, Any]:
         "status": status,
         "detail": None if observation is None else observation.detail,
         "state": words.state_of(observation),
+        "copying": words.copy_progress(observation),
         "problems": [] if observation is None else words.problems_of(observation),
         "consistent": "" if status is None else words.consistent(status),
         "rate": None if observation is None else words.rate(observation, before),

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 
 from penstock.config.pipeline import PipelineConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, OperatorError
 from penstock.metrics import RunMetrics
 from penstock.metrics.address import LOOPBACK, Address
 from penstock.pipeline.pipeline import Pipeline
@@ -114,9 +114,15 @@ class WebServer:
         self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve, and return once pages are answered."""
+        """Begin to serve, and return once pages are answered.
+
+        Raises:
+            OperatorError: They are not; the log says why.
+        """
         self._thread.start()
         self._server.wait_until_started(self._thread)
+        if not self.is_serving:
+            raise OperatorError("the page's server has not started", where=self.door.home)
 
     def close(self) -> None:
         """Serve no more."""

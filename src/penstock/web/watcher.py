@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from penstock.change import TableName
 from penstock.config.pipeline import PipelineConfig
+from penstock.errors import PenstockError
 from penstock.pipeline.observation import Observation, observe
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
@@ -109,8 +110,13 @@ class Watcher:
         return self._watching
 
     def _work(self) -> None:
-        pipeline = self.open_pipeline(self.config)
-        with closing(pipeline.watch_work()) as watch:
+        try:
+            pipeline = self.open_pipeline(self.config)
+            watching = pipeline.watch_work()
+        except PenstockError as exc:
+            self._note(Observation(datetime.now(UTC), lost=str(exc)))
+            return
+        with closing(watching) as watch:
             while not self._over.is_set():
                 self._soon.clear()
                 began = time.monotonic()

@@ -56,6 +56,31 @@ def state_of(seen: Observation | None) -> State:
     return State("following", Mood.BAD if status.errors else Mood.GOOD)
 
 
+@dataclass(frozen=True)
+class CopyProgress:
+    """How far a first copy is: `share` is of the chunks that are known, 0 to 1."""
+
+    chunks_copied: int
+    chunks: int
+    rows: int
+
+    @property
+    def share(self) -> float:
+        """How much of it is done."""
+        return self.chunks_copied / self.chunks
+
+
+def copy_progress(seen: Observation | None) -> CopyProgress | None:
+    """How far the first copy is that is under way; None where there is none, or it is not cut into chunks yet."""
+    if seen is None or seen.status is None or not seen.status.to_copy or seen.detail is None:
+        return None
+    tables = [one for one in seen.detail.tables if not one.is_copied]
+    chunks = sum(one.chunks for one in tables)
+    if not chunks:
+        return None
+    return CopyProgress(sum(one.chunks_copied for one in tables), chunks, sum(one.rows_copied for one in tables))
+
+
 def problems_of(seen: Observation) -> list[Problem]:
     """What is wrong, a line each, the worst first."""
     if seen.status is None:

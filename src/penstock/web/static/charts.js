@@ -25,7 +25,7 @@ window.penstockCharts = function (root) {
   const kinds = {
     lag: { text: seconds, least: 1, series: () => single(samples.map((one) => one[1])) },
     rate: { text: (value) => `${number(value)}/s`, least: 2, series: () => single(samples.map((one, n) => rate(one, samples[n - 1]))) },
-    backlog: { text: (value) => `${number(value)} changes`, least: 2, axis: number, series: () => single(samples.map((one) => one[3])) },
+    backlog: { text: (value) => `${number(value)} ${value === 1 ? "change" : "changes"}`, least: 2, axis: number, series: () => single(samples.map((one) => one[3])) },
     held: {
       text: bytes, least: 1000,
       series: () => {
@@ -133,7 +133,7 @@ window.penstockCharts = function (root) {
   });
   const drawAll = () => figures.forEach((one) => one.draw());
 
-  async function load(wanted) {
+  async function load(wanted = span) {
     try {
       const answer = await fetch(`${root.dataset.samples}?span=${wanted}`);
       if (!answer.ok) return;

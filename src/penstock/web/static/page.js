@@ -68,8 +68,14 @@ function connect() {
 }
 
 if (root) {
-  if (charts) charts.load(0);
+  if (charts) charts.load();
   connect();
+  // A browser keeps few connections to one server: a tab that nobody sees needs none.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { source.close(); clearTimeout(watchdog); return; }
+    if (charts) charts.load();
+    connect();
+  });
   // A page that was put aside comes back with what is true now.
   window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
