@@ -42,7 +42,7 @@ apply:
   connection: copy
   parallelism: 2
 """
-SCALE = 30
+SCALE = 20
 CUSTOMERS = """
 CREATE TABLE customer (id int PRIMARY KEY, name text NOT NULL, city text, credit numeric(10, 2));
 INSERT INTO customer SELECT n, (ARRAY['Ada', 'Bela', 'Cleo', 'Dora', 'Emil'])[n % 5 + 1] || ' ' || n,
@@ -173,17 +173,17 @@ def play(bank: Bank, camera: Camera) -> None:
         expect(page.locator("#tables progress").first).to_be_visible(timeout=120_000)
         expect(page.locator("#headline .facts")).to_contain_text(re.compile(r"[1-9]\d? %"))
         camera.take("copying", whole=True)
-        expect(pill).to_have_text("following", timeout=300_000)
+        expect(pill).to_have_text("following")
         with bank.busy(150):
             time.sleep(60)
             camera.take("following", whole=True)
             with bank.locked("pgbench_tellers"):
-                expect(pill).to_have_text("catching up", timeout=120_000)
+                expect(pill).to_have_text("catching up")
                 expect(page.locator("#work .problem").first).to_be_visible(timeout=60_000)
                 camera.take("lagging", whole=True)
-            expect(pill).to_have_text("following", timeout=120_000)
+            expect(pill).to_have_text("following")
             bank.break_rows()
-            expect(page.locator("#headline .problem")).to_contain_text("4 transactions", timeout=60_000)
+            expect(page.locator("#headline .problem")).to_contain_text("4 transactions")
             time.sleep(10)
             camera.take("failing")
             dark = camera.open(scheme="dark")
@@ -228,7 +228,7 @@ def camera_stopped(bank: Bank, camera: Camera) -> None:
         camera.take("stopped")
         with bank.started("-f", str(bank.files["archive"]), "run", "--web", "0"):
             camera.page.goto(url.partition("?")[0])
-            expect(camera.page.locator("#card-archive .pill")).to_have_text("following", timeout=120_000)
+            expect(camera.page.locator("#card-archive .pill")).to_have_text("following")
             camera.take("two")
 
 
@@ -245,6 +245,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as files,
         sync_playwright() as playwright,
     ):
+        expect.set_options(timeout=300_000)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         play(Bank(source, target, Path(files)), Camera(browser, folder))
         browser.close()

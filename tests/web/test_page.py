@@ -15,9 +15,11 @@ from playwright.sync_api import Browser, Page, expect
 from penstock.pipeline_file import parse
 from penstock.web.samples import Sample
 from penstock.web.server import WebServer
+from penstock.wiring import open_pipeline
 from tests.faults.proxy import Proxy
 from tests.lab import FILE, Lab
-from tests.web.conftest import TOKEN, Serve, break_a_row, config_of
+from tests.program import await_true
+from tests.web.conftest import TOKEN, Serve, break_a_row, client, config_of
 
 AXE = Path(__file__).parents[1] / "data/axe/axe.min.js"
 HOSTILE = '<img src=x onerror="window.hacked=1">\'"--'
@@ -246,3 +248,25 @@ def test_fifty_watchers_ask_the_databases_no_more_often_than_one(shop: Lab, serv
         with closing(stream):
             stream.shutdown(socket.SHUT_RDWR)
     assert isinstance(watcher.samples.of(0)[0], Sample)
+
+
+@pytest.mark.parametrize(
+    ("format_", "queue"),
+    [("changes", "no error queue: change files hold every value"), ("debezium-json", "The error queue is empty")],
+)
+def test_a_pipeline_that_publishes_is_shown_as_far_as_it_goes(
+    lab: Lab, serve: Serve, tmp_path: Path, format_: str, queue: str
+) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    text = FILE.format(name=lab.name, tables=["public.*"], row_triggers=[]).partition("  copy:")[0]
+    text += "capture: {source: trigger_queue, connection: shop, tables: ['public.*']}\n"
+    text += f"publish: {{to: files, path: events, format: {format_}, max_age_s: 0"
+    text += ", debezium: {prefix: shop}}\n" if format_ == "debezium-json" else "}\n"
+    config = parse(text, name="p.yaml", environment={"SHOP_URL": lab.source_url}, folder=tmp_path)
+    open_pipeline(config).setup()
+    server = serve(config)
+    person = client(server)
+    await_true(lambda: "set up" in person.get("/").text and "events" in person.get("/").text, 20)
+    assert queue in person.get("/p/lab/errors").text
+    assert person.get("/p/lab/errors/history").status_code == 409
+    assert f'penstock_up{{pipeline="{lab.name}"}}' in person.get("/metrics").text

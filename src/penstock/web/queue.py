@@ -19,6 +19,7 @@ from penstock.errors import ConfigError
 from penstock.patterns import TablePattern
 from penstock.pipeline.errors import ErrorFilter, Errors
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.publication import Publication
 from penstock.pipeline.published_queue import PublishedQueue
 from penstock.text import count, printable
 from penstock.web.edits import read_edit
@@ -131,9 +132,9 @@ class Queue:
         self._jobs = jobs
 
     @cached_property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Pipeline | Publication:
         """A pipeline to ask: it opens a session for each call, and is not the watcher's."""
-        return self._watcher.open_pipeline(self._watcher.config)  # type: ignore[return-value]
+        return self._watcher.open_pipeline(self._watcher.config)
 
     def errors(self) -> Errors | PublishedQueue:
         """Open the queue, on a session of its own."""
