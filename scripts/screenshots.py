@@ -178,7 +178,7 @@ def play(bank: Bank, camera: Camera) -> None:
             time.sleep(60)
             camera.take("following", whole=True)
             with bank.locked("pgbench_tellers"):
-                expect(pill).to_have_text("catching up")
+                expect(page.locator("#headline .facts dd").first).to_have_text(re.compile(r"[3-9]\d\.\d s"))
                 expect(page.locator("#work .problem").first).to_be_visible(timeout=60_000)
                 camera.take("lagging", whole=True)
             expect(pill).to_have_text("following")

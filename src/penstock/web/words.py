@@ -15,6 +15,9 @@ from penstock.text import duration as duration_of
 _LATE_S = 30.0
 """More lag than this is shown as such; what wakes a person up is a longer one, see `status --check`."""
 
+_HELD_UP_S = 5.0
+"""A session of ours that waits for a lock for longer is held up by somebody."""
+
 _WIDEST = 2000
 """The most characters of a value that are shown; a form to edit has all of them."""
 
@@ -49,6 +52,8 @@ def state_of(seen: Observation | None) -> State:
         return State(str(status.state), Mood.BAD if is_bad else Mood.OFF)
     if status.source_lost is not None:
         return State("source out of reach", Mood.BAD)
+    if any(wait.seconds > _HELD_UP_S for wait in seen.work.waits):
+        return State("waits for a lock", Mood.LATE)
     if status.to_copy:
         return State("copying", Mood.BUSY)
     if status.lag_s is not None and status.lag_s > _LATE_S:

@@ -44,7 +44,7 @@ window.penstockCharts = function (root) {
   function roundUp(value) {
     if (value <= 0) return 1;
     const unit = 10 ** Math.floor(Math.log10(value));
-    return [1, 2, 2.5, 5, 10].find((step) => step * unit >= value) * unit;
+    return [1, 2, 4, 6, 8, 10].find((step) => step * unit >= value) * unit;
   }
   function time(at) {
     const text = new Date(at * 1000).toISOString();
@@ -100,7 +100,7 @@ window.penstockCharts = function (root) {
         element("text", { class: "y", x: left - 8, y: y(limit * part) + 4 }, svg).textContent = (kind.axis || kind.text)(limit * part);
       }
       if (samples.length > 1) {
-        const labels = width > 420 ? [0.02, 0.34, 0.66, 0.98] : [0.06, 0.94];
+        const labels = width > 420 ? [0.03, 0.34, 0.65, 0.96] : [0.06, 0.94];
         for (const part of labels) {
           element("text", { class: "x", x: left + part * (width - left - right), y: height - 4 }, svg).textContent = time(from + part * length);
         }
