@@ -65,7 +65,7 @@ def test_no_name_and_no_value_of_a_database_does_anything(lab: Lab, serve: Serve
     server = serve(config_of(lab))
     for path in ("/", "/p/lab/errors", "/p/lab/errors/1", "/p/lab/errors/1?edit=1"):
         enter(tab, server, path) if path == "/" else tab.goto(f"{server.door.home}{path}")
-        expect(tab.locator("main")).to_contain_text("img src=x onerror" if path != "/" else "following")
+        expect(tab.locator("main")).to_contain_text("img src=x onerror" if path != "/" else "following, with errors")
         tab.wait_for_timeout(200)
         assert tab.evaluate("window.hacked") is None
         assert tab.locator("main img, main script").count() == 0
@@ -94,7 +94,7 @@ def test_axes_rules_pass_on_every_page(shop: Lab, serve: Serve, chromium: Browse
     for path in (*pages, "/p/lab/errors/history", "/p/none"):
         tab.goto(f"{server.door.home}{path}")
         if path == "/p/lab":
-            expect(tab.locator("#headline .pill")).to_have_text("following")
+            expect(tab.locator("#headline .pill")).to_have_text("following, with errors")
         found.append((path, violations(tab)))
     context.close()
     assert [(path, rules) for path, rules in found if rules] == []
@@ -112,7 +112,7 @@ def test_at_360_pixels_nothing_but_tables_is_wider_than_the_window(shop: Lab, se
     context = chromium.new_context(viewport={"width": 360, "height": 740})
     tab = context.new_page()
     enter(tab, server)
-    expect(tab.locator("#headline .pill")).to_have_text("following")
+    expect(tab.locator("#headline .pill")).to_have_text("following, with errors")
     for path in ("/", "/p/lab/errors", "/p/lab/errors/1", "/p/lab/errors/1?edit=1", "/p/lab/errors/history"):
         tab.goto(f"{server.door.home}{path}")
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360, path

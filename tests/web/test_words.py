@@ -37,7 +37,7 @@ def waits(seconds: float) -> Observation:
         (Observation(NOW, lost="away"), "out of reach", "bad"),
         (Observation(NOW, not_set_up("shop")), "not set up", "off"),
         (seen(), "following", "good"),
-        (seen(errors=1), "following", "bad"),
+        (seen(errors=1), "following, with errors", "bad"),
         (seen(lag_s=31.0), "catching up", "late"),
         (seen(lag_s=None, to_copy=2), "copying", "busy"),
         (seen(source_lost="away"), "source out of reach", "bad"),

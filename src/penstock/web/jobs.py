@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as numbers
 from queue import SimpleQueue
@@ -36,6 +36,7 @@ class Job:
         left_out: Lines that there was no room for.
         error: Why it ended before its end.
         entry_id: The one entry that it is about, if it is one.
+        again: The form that does for good what a dry run has tried, by its fields.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Job:
     left_out: int = 0
     failed: str = ""
     error: str | None = None
+    again: Mapping[str, str] = field(default_factory=dict)
     is_done: bool = False
     done: threading.Event = field(default_factory=threading.Event)
 

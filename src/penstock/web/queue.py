@@ -29,6 +29,9 @@ from penstock.web.watcher import Watcher
 PAGE = 50
 """How many entries a page lists."""
 
+_REMEMBERED = 200_000
+"""Forms of fewer characters are kept after a dry run, to be sent again."""
+
 CHANGES = 50
 """How many changes of a transaction a page shows."""
 
@@ -187,7 +190,10 @@ class Queue:
             if edit is None:
                 raise ConfigError("nothing was edited", do="change a value, or leave a change out")
         what = f"{'dry run of ' if attempt.is_dry else 'retry '}{entry_id}{', edited' if edit else ''}"
-        return self._jobs.begin(what, [entry_id], lambda job: self._apply(job, [entry_id], attempt, edit))
+        job = self._jobs.begin(what, [entry_id], lambda job: self._apply(job, [entry_id], attempt, edit))
+        if attempt.is_dry and sum(map(len, form.values())) < _REMEMBERED:
+            job.again = {name: value for name, value in form.items() if name != "dry"}
+        return job
 
     def retry_all(self, wanted: Wanted, form: Mapping[str, str]) -> Job:
         """Apply all entries again that are wanted now, in commit order."""

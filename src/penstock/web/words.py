@@ -58,7 +58,7 @@ def state_of(seen: Observation | None) -> State:
         return State("copying", Mood.BUSY)
     if status.lag_s is not None and status.lag_s > _LATE_S:
         return State("catching up", Mood.LATE)
-    return State("following", Mood.BAD if status.errors else Mood.GOOD)
+    return State("following, with errors", Mood.BAD) if status.errors else State("following", Mood.GOOD)
 
 
 @dataclass(frozen=True)
