@@ -16,6 +16,7 @@ from penstock.pipeline.observation import Observation
 from penstock.pipeline.status import PipelineState, not_set_up
 from penstock.position import Scn
 from penstock.web import words
+from penstock.web.render import with_code
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUNNING = replace(not_set_up("shop"), state=PipelineState.RUNNING, lag_s=0.0)
@@ -73,3 +74,9 @@ def test_numbers_sizes_and_times_are_short() -> None:
     assert words.clock(NOW, datetime(2026, 1, 3, tzinfo=UTC)) == "2026-01-02 03:04:05"
     assert words.value("x" * 5000).endswith("… (5,000 characters)")
     assert words.value(None) == "NULL"
+
+
+def test_what_people_type_is_set_apart_and_nothing_of_a_message_is_html() -> None:
+    assert with_code("run `penstock setup` <now>") == "run <code>penstock setup</code> &lt;now&gt;"
+    assert with_code("`<b>`") == "<code>&lt;b&gt;</code>"
+    assert with_code("a ` b <i>") == "a ` b &lt;i&gt;"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from penstock import __version__
 from penstock.web import words
@@ -36,9 +37,19 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= words.FILTERS
+    made.filters |= {**words.FILTERS, "code": with_code}
     made.globals |= {"version": __version__, "spans": SPANS, "state_of": words.state_of}
     return made
+
+
+def with_code(text: str) -> Markup:
+    """A message with what people type, which stands between backticks in it, as such; all of it is escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
 
 
 class Renderer:
