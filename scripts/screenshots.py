@@ -195,7 +195,7 @@ def play(bank: Bank, camera: Camera) -> None:
             camera.enter(url, narrow)
             expect(narrow.locator("#headline .pill")).to_contain_text("following")
             time.sleep(4)
-            camera.take("narrow", narrow, whole=True)
+            camera.take("narrow", narrow)
         take_queue(camera, url.partition("/?")[0])
     camera_stopped(bank, camera)
 
