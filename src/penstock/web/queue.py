@@ -15,7 +15,7 @@ from penstock.apply.detail import QueuedCount
 from penstock.apply.entry_edits import EntryEdit
 from penstock.apply.error_queue import EntryPlace, ErrorEntry
 from penstock.apply.retry import Retried, RetryOptions
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RetryableError
 from penstock.patterns import TablePattern
 from penstock.pipeline.errors import ErrorFilter, Errors
 from penstock.pipeline.pipeline import Pipeline
@@ -139,16 +139,24 @@ class Queue:
         """A pipeline to ask: it opens a session for each call, and is not the watcher's."""
         return self._watcher.open_pipeline(self._watcher.config)
 
+    @cached_property
+    def _listed(self) -> Errors | PublishedQueue:
+        """The queue for lists alone, which keeps its session: half of what a page takes is to open one."""
+        return self.pipeline.errors()
+
     def errors(self) -> Errors | PublishedQueue:
         """Open the queue, on a session of its own."""
         return self.pipeline.errors()
 
     def page(self, wanted: Wanted, place: Mapping[str, str]) -> Page:
         """Return the page of the list that `after` or `before` names."""
-        errors, chosen = self.errors(), wanted.filter
+        chosen = wanted.filter
         after, before = _place(place.get("after")), _place(place.get("before"))
-        # One more than is shown tells whether there is another page.
-        found = list(errors.page(chosen, most=PAGE + 1, after=after, before=before))
+        try:
+            found = self._read(chosen, after, before)
+        except RetryableError:
+            # The session may be of before a restart of the server; the next one is new.
+            found = self._read(chosen, after, before)
         has_more = len(found) > PAGE
         if before is not None:
             shown = found[-PAGE:]
@@ -158,10 +166,21 @@ class Queue:
             has_before, has_after = after is not None, has_more
         return Page(
             shown,
-            errors.count(chosen),
+            self._total(chosen) if has_more or after is not None or before is not None else len(found),
             shown[0].place if shown and has_before else None,
             shown[-1].place if shown and has_after else None,
         )
+
+    def _read(self, chosen: ErrorFilter, after: EntryPlace | None, before: EntryPlace | None) -> Sequence[ErrorEntry]:
+        # One more than is shown tells whether there is another page.
+        return self._listed.page(chosen, most=PAGE + 1, after=after, before=before)
+
+    def _total(self, chosen: ErrorFilter) -> int:
+        """How many entries fit; of all, as many as were seen at the last look, which costs nothing."""
+        seen = self._watcher.seen
+        if chosen == ErrorFilter() and seen is not None and seen.observation.status is not None:
+            return max(seen.observation.status.consistent_but_for, PAGE + 1)
+        return self._listed.count(chosen)
 
     def groups(self) -> Sequence[QueuedCount]:
         """What failed, by table and error, as it was seen last; the most frequent first."""
