@@ -67,6 +67,7 @@ def test_somebody_new_sees_a_row_fail_finds_why_and_mends_it(lab: Lab, running: 
     tab.locator("#headline .facts a").click()
     tab.get_by_role("link", name=f"{lab.name}.1").click()
     row = tab.locator("tr", has_text="differs")
+    expect(row).to_have_count(1)
     assert [cell.strip() for cell in row.all_inner_texts()[0].split("\t")] == [
         "name", "customer 1", "Ada", "by hand differs"
     ]  # fmt: skip
