@@ -13,7 +13,7 @@ BASE ?= main
 SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus clean
+.PHONY: screenshots help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ wheel: $(STAMP) ## build the wheel, and install it and the commit as users do, i
 
 bench: $(STAMP) java ## beside PostgreSQL's own replication: make bench WORKLOADS="mixed hot" ROUNDS=1
 	@$(BIN)/python -m bench $(WORKLOADS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH_ARGS)
+
+screenshots: $(STAMP) java chromium ## make the pictures of the page for docs/web.md anew
+	@$(BIN)/python scripts/screenshots.py
 
 java:
 	@scripts/ensure-java

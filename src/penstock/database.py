@@ -358,6 +358,25 @@ class Emptying:
 
 
 @dataclass(frozen=True)
+class WorkingSession:
+    """A session of ours that is inside a transaction.
+
+    Attributes:
+        session: The server's number for it.
+        purpose: What it does for the pipeline: `apply`, `copy`, `retry` and so on.
+        seconds: How long its transaction is open.
+        waits_for: What the server says that it waits for, in the server's words; empty where it works.
+        where: The database, named without secrets.
+    """
+
+    session: int
+    purpose: str
+    seconds: float
+    waits_for: str
+    where: str
+
+
+@dataclass(frozen=True)
 class LockWait:
     """A session of ours that waits for a lock.
 

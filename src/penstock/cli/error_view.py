@@ -131,19 +131,14 @@ def _document(current: CurrentRow) -> str | None:
 
 
 def _print_values(current: CurrentRow) -> None:
-    change, now = current.change, current.now
     if not current.has_table:
         say("       the target has no such table")
-    columns = list({**(change.before or {}), **(change.after or {})})
-    if not columns:
+    if not current.columns:
         return
-    images = {name: image for name, image in (("old", change.before), ("new", change.after)) if image is not None}
-    if now is not None:
-        images["now"] = now
-        columns += [name for name in now if name not in columns]
+    images = current.images
     cells = [
         ["", "column", *images],
-        *([_mark(name, current), printable(name), *_cells(name, images)] for name in columns),
+        *([_mark(name, current), printable(name), *_cells(name, images)] for name in current.columns),
     ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
     for row in cells:

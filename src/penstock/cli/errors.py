@@ -167,8 +167,8 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List the error queue, in commit order."""
-    from penstock.cli.error_sums import summary
     from penstock.cli.error_view import entry_as_json, print_entries
+    from penstock.pipeline.error_sums import summary
     from penstock.pipeline.errors import ErrorFilter
 
     wanted = meant.filter
@@ -384,7 +384,7 @@ def _apply(
     skip_gone: bool = False,
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    from penstock.cli.error_sums import AlikeNotes, kind_of_failure
+    from penstock.pipeline.error_sums import AlikeNotes, kind_of_failure
 
     dry_run = options.get("dry_run", False)
     done: list[Retried] = []
@@ -415,7 +415,7 @@ _GOOD = ("applied", "would apply")
 
 
 def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
-    from penstock.cli.error_sums import failures_in_short
+    from penstock.pipeline.error_sums import failures_in_short
 
     if json:
         print_json(_result(done, dry_run=dry_run))

@@ -36,6 +36,7 @@ from penstock.cli import (
     switch,
     teardown,
     verify,
+    web,
 )
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
@@ -67,8 +68,9 @@ def _main(
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("setup")(setup.setup)
-app.command("run")(run.run)
+app.command("run", cls=web.WithWeb)(run.run)
 app.command("status")(status.status)
+app.command("web")(web.web)
 app.add_typer(apply.app, name="apply")
 app.add_typer(errors.app, name="errors")
 app.command("conflicts")(conflicts.conflicts)
@@ -83,7 +85,7 @@ app.command("switch")(switch.switch)
 app.command("cutover")(cutover.cutover)
 app.command("teardown")(teardown.teardown)
 app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
+app.command("demo", cls=web.WithWeb)(demo.demo)
 
 
 def silence_spark() -> None:

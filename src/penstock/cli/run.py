@@ -120,8 +120,8 @@ def run(
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set, and say so when they do."""
+def stopped_by_signals(*, tells: bool = True) -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set, and say so when they do, unless there is nothing to finish."""
     stop, is_over = threading.Event(), threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -130,7 +130,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     def say_so() -> None:
         # Not in the signal's handler, which may have cut short what writes the log.
         stop.wait()
-        if not is_over.is_set():
+        if tells and not is_over.is_set():
             tell(Event.RUN_STOPPING, "stopping: what was begun is finished first", level=logging.WARNING)
 
     threading.Thread(target=say_so, name="stopping", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Options of `run` for what watches over it: metrics, traces, lineage."""
+"""Options of `run` for what watches over it: the page, metrics, traces, lineage."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.web import PageOptions, WebOption, prepared, served
+from penstock.errors import ConfigError
+
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from penstock.apply.listener import RunObserver
     from penstock.config import PipelineConfig
+    from penstock.web.server import Door
 
 _METRICS = "--metrics"
 
 
 @dataclass(frozen=True)
-class WatchOptions:
+class WatchOptions(PageOptions):
     """What is to watch over a run."""
 
+    web: WebOption = None
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +53,11 @@ class WatchOptions:
             ConfigError: A library is not installed, or a port is taken.
         """
         with ExitStack() as stack:
-            listening = None
+            listening = door = None
+            if self.web is not None:
+                door = stack.enter_context(prepared(self.web, self, option="--web"))
+            elif (self.token_file, self.read_without_token, self.host_name) != (None, False, None):
+                raise ConfigError("--token-file, --read-without-token and --host-name go with --web")
             if self.metrics is not None:
                 # Its libraries are an extra's.
                 from penstock.metrics import Address
@@ -64,7 +73,7 @@ class WatchOptions:
                 from penstock.observe.lineage import client_of_environment
 
                 client = client_of_environment()
-            yield Watch(self, listening, exporter, client, stack)
+            yield Watch(self, listening, door, exporter, client, stack)
 
 
 @dataclass
@@ -73,6 +82,7 @@ class Watch:
 
     _options: WatchOptions
     _metrics: socket.socket | None
+    _door: Door | None
     _exporter: SpanExporter | None
     _client: OpenLineageClient | None
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -83,15 +93,21 @@ class Watch:
         Not before Spark was begun: it forks a process, which threads do not survive.
         """
         observers: list[RunObserver] = []
-        if self._metrics is not None:
-            from penstock.metrics import RunMetrics, sample, serving
-            from penstock.wiring import open_pipeline
+        counted = None
+        if self._metrics is not None or self._door is not None:
+            from penstock.metrics import RunMetrics
 
             counted = RunMetrics(config.name)
+            observers.append(counted)
+        if self._door is not None:
+            self._stack.enter_context(served(self._door, [config], [] if counted is None else [counted]))
+        if self._metrics is not None and counted is not None:
+            from penstock.metrics import sample, serving
+            from penstock.wiring import open_pipeline
+
             # Another one of the same file: it shares no connection with the run, and starts no Spark.
             looked_at = open_pipeline(config)
             self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted]))
-            observers.append(counted)
         if self._options.traces:
             from penstock.observe.traces import Traces, provider_of
 

@@ -8,7 +8,15 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 
 from penstock.change import TableName
-from penstock.database import CatalogDifference, LockWait, MissingObject, SequenceSetting, SequenceValue, SetupStep
+from penstock.database import (
+    CatalogDifference,
+    LockWait,
+    MissingObject,
+    SequenceSetting,
+    SequenceValue,
+    SetupStep,
+    WorkingSession,
+)
 from penstock.history import LogHold
 
 
@@ -25,7 +33,11 @@ class SetupSession(ABC):
 
 
 class LockWatch(ABC):
-    """Looks for sessions of a pipeline that wait for a lock in one database."""
+    """Looks for sessions of a pipeline that work, or wait for a lock, in one database."""
+
+    @abstractmethod
+    def at_work(self) -> Sequence[WorkingSession]:
+        """Return the sessions that are inside a transaction, the oldest first. Raises as `waits` does."""
 
     @abstractmethod
     def waits(self, longer_than_s: float) -> Sequence[LockWait]:

@@ -26,7 +26,7 @@ from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.locks import told_of_locks
+from penstock.pipeline.locks import WorkWatch, told_of_locks
 from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
 from penstock.pipeline.observers import Observed
 from penstock.pipeline.plan import Plan
@@ -224,6 +224,10 @@ class Capturing:
 
     def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
         return told_of_locks(self._lock_watches(), tell)
+
+    def watch_work(self) -> WorkWatch:
+        """Look at what sessions of this pipeline do and wait for, wherever its run is; the caller closes it."""
+        return WorkWatch(self._lock_watches())
 
     def is_meant(self, table: TableName) -> bool:
         """Whether the pipeline file means a table of this name, by its name at the target."""

@@ -167,7 +167,7 @@ class Pipeline(Capturing):
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(followed - set(copied)),
+                    waiting=sorted(followed - set(copied)),
                     refused=refused,
                     attention=[
                         str(one)

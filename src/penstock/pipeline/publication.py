@@ -155,7 +155,7 @@ class Publication(Capturing):
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(self._source.describe(lacking)) if lacking else 0,
+                    waiting=sorted(self._source.describe(lacking)) if lacking else (),
                     refused=None if refused is None else str(refused),
                     attention=[*map(str, self.not_captured()), *withheld.values()],
                 ),

@@ -54,6 +54,7 @@ class Status:
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         consumer_id: The pipeline's own among them.
         publishes_to: The archive that changes are published to; None where they are applied.
+        waiting: The tables that wait for their first copy, by their names at the target.
         runs: How often a run has become the one of this pipeline; it does so again after a lost connection.
         open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
@@ -87,6 +88,7 @@ class Status:
     runs: int = 0
     open_transactions: Sequence[OpenTransaction] = ()
     consumer_id: str = ""
+    waiting: Sequence[TableName] = ()
 
     @property
     def consistent_but_for(self) -> int:
@@ -101,6 +103,7 @@ class Status:
         for name in ("consistent_at", "stopped_at", "recorded_until"):
             plain[name] = plain[name].isoformat() if plain[name] else None
         plain["consistent_but_for"] = self.consistent_but_for
+        plain["waiting"] = [str(table) for table in self.waiting]
         for one in plain["open_transactions"]:
             one["since"] = one["since"].isoformat() if one["since"] else None
         return plain
@@ -192,14 +195,14 @@ class SourceState:
     Attributes:
         hold: Who the source's log is kept for.
         backlog: None where the source cannot be asked, as `lost` says.
-        to_copy: How many tables are not copied yet.
+        waiting: The tables that are not copied yet.
         refused: Why no run can go on with the source.
         attention: What a person should know of its tables.
     """
 
     backlog: Backlog | None = None
     hold: LogHold = NOTHING_HELD
-    to_copy: int = 0
+    waiting: Sequence[TableName] = ()
     refused: str | None = None
     attention: Sequence[str] = ()
     lost: str | None = None
@@ -225,7 +228,7 @@ def status_of(
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
     is_idle = False
-    if process is None or source.to_copy or source.refused is not None:
+    if process is None or source.waiting or source.refused is not None:
         consistent_at = None
     elif backlog is None:
         pass
@@ -263,7 +266,7 @@ def status_of(
         low_watermark=process.low_watermark if process else 0,
         high_watermark=process.high_watermark if process else 0,
         copied=len(copied),
-        to_copy=source.to_copy,
+        to_copy=len(source.waiting),
         error=process.error if process else None,
         stopped_at=stopped_at,
         reason=reason,
@@ -276,6 +279,7 @@ def status_of(
         ddl=process.ddl if process else 0,
         runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
+        waiting=source.waiting,
     )
 
 

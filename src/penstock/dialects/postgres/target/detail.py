@@ -24,9 +24,22 @@ WITH failed AS (
   SELECT schema_name, table_name, count(*) AS conflicts FROM penstock.conflict WHERE process = %(process)s GROUP BY 1, 2
 ), copied AS (
   SELECT schema_name, table_name, scn, state FROM penstock.instantiation WHERE process = %(process)s
+), chunk AS (
+  SELECT schema_name, table_name, count(*) AS chunks, count(rows) AS chunks_copied, sum(rows) AS rows_copied
+  FROM penstock.chunk WHERE process = %(process)s GROUP BY 1, 2
 )
-SELECT schema_name, table_name, scn, coalesce(state = 'READY', false), coalesce(errors, 0), coalesce(conflicts, 0)
+SELECT schema_name, table_name, scn, coalesce(state = 'READY', false), coalesce(errors, 0), coalesce(conflicts, 0),
+  coalesce(chunks, 0), coalesce(chunks_copied, 0), coalesce(rows_copied, 0)::bigint, written
 FROM copied FULL JOIN failed USING (schema_name, table_name) FULL JOIN resolved USING (schema_name, table_name)
+LEFT JOIN chunk USING (schema_name, table_name)
+LEFT JOIN LATERAL (
+  -- What is counted of a partitioned table is counted of its partitions.
+  SELECT sum(s.n_tup_ins + s.n_tup_upd + s.n_tup_del)::bigint AS written
+  FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class k ON k.relnamespace = n.oid
+  LEFT JOIN LATERAL pg_catalog.pg_partition_tree(k.oid) part ON true
+  JOIN pg_catalog.pg_stat_all_tables s ON s.relid = coalesce(part.relid, k.oid)
+  WHERE n.nspname = schema_name AND k.relname = table_name
+) counted ON true
 ORDER BY 1, 2
 """
 
@@ -59,8 +72,8 @@ def detail(connection: Connection, process: str) -> Detail:
     return Detail(
         servers=[ServerDetail(**row) for row in rows.execute(_SERVERS, [process])],
         tables=[
-            TableDetail(TableName(schema, name), None if scn is None else Scn(scn), is_copied, errors, conflicts)
-            for schema, name, scn, is_copied, errors, conflicts in connection.execute(_TABLES, {"process": process})
+            TableDetail(TableName(schema, name), None if scn is None else Scn(scn), *counts)
+            for schema, name, scn, *counts in connection.execute(_TABLES, {"process": process})
         ],
         parameters=[ParameterDetail(**row) for row in rows.execute(_PARAMETERS, [process])],
     )
