@@ -12,7 +12,6 @@ import typer
 
 from penstock.cli.console import say, warn
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
-from penstock.text import count
 
 if TYPE_CHECKING:
     from penstock.formats.dbwatcher.changes import MessageChanges
@@ -38,6 +37,7 @@ def dbwatcher(
 
     del json
     is_malformed = False
+    empty: list[str] = []
     for name in files:
         content = _content(name, limit * _MEGABYTE)
         bodies = split(content)
@@ -59,7 +59,10 @@ def dbwatcher(
                 say(_json(line))
             said += len(lines)
         if not said:
-            warn(f"note: {name} has {count(0, 'row')}")
+            empty.append(name)
+    if empty:
+        more = f", {empty[1]}" if len(empty) == 2 else f" and {len(empty) - 1:,} others" if empty[1:] else ""
+        warn(f"note: {empty[0]}{more}: nothing to print, as where only the position of a pipeline has moved")
     if is_malformed:
         raise typer.Exit(OperatorError.exit_code)
 

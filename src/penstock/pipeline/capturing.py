@@ -340,7 +340,10 @@ class Capturing:
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:
             names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
-            source.notes.append(f"the capture set stays, for other consumers: {names}")
+            source.notes.append(
+                f"the capture set stays, for other consumers: {names}; `penstock consumers remove` ends one that"
+                " will not return"
+            )
         return source
 
 

@@ -162,7 +162,9 @@ class RuleSet:
             }
             found += [f"{place}leaves out each {op} of {table.name}: {effects[op]}" for op in left_out]
             if left_out:
-                found.append(f"{place}`penstock verify` finds the rows of {table.name} that differ by that")
+                found.append(
+                    f"{place}rows of {table.name} differ by that, which `penstock verify` finds where there is a target"
+                )
         return found
 
     def _orphans(self, table: TableSchema, settings: RuleSettings) -> list[str]:

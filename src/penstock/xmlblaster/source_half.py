@@ -186,9 +186,16 @@ class SourceHalf:
         if len(table.actions) < len(OPERATIONS):
             self.operations[schema, name] = [OPERATIONS[letter] for letter in table.actions]
             draft.checks.append(
-                f"{key} has actions={table.actions} only: setup --adopt and verify --repair make the"
-                " target's rows those of the source, and delete what the source has deleted"
+                f"{key} has actions={table.actions} only: where this database's changes are applied by a pipeline that"
+                " captures here, setup --adopt and verify --repair make the target's rows those of the source, and"
+                " delete what the source has deleted"
             )
+            if self._options.documented:
+                draft.checks.append(
+                    f"{key} has actions={table.actions} only, as the rule says of what is sent; `penstock setup` lists"
+                    f" the table with all three, so then: UPDATE {self._prefix}TABLES SET ACTIONS ="
+                    f" '{table.actions}' WHERE TABLENAME = '{name}'"
+                )
 
     @cached_property
     def _version(self) -> str | None:

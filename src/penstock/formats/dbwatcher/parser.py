@@ -22,6 +22,9 @@ _COMMANDS = {command.value: command for command in Command}
 _NO_CHARSETS = frozenset({"punycode", "idna", "unicode_escape", "raw_unicode_escape", "undefined"})
 """Codecs of Python that turn bytes into text, and are no character sets; some take very long for a long value."""
 
+_CUT_SHORT = expat.errors.codes[expat.errors.XML_ERROR_NO_ELEMENTS]
+_BEHIND_THE_END = expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]
+
 _IN_DESC = frozenset({"command", "ident", "colname", "attr"})
 
 
@@ -89,6 +92,10 @@ class MessageParser:
             parser.Parse(piece, is_last)
         except expat.ExpatError as exc:
             what = f"the message is no XML: {expat.ErrorString(exc.code)}"
+            if exc.code == _CUT_SHORT:
+                what += ": it is cut short, or empty"
+            elif exc.code == _BEHIND_THE_END:
+                what += ", which may be the next message: a file of several has to be split"
             raise self._malformed(what, exc.lineno, exc.offset) from exc
         except RefusedError as exc:
             # Without the cause, whose own cause may hold a value.
