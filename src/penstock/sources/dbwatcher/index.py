@@ -26,7 +26,7 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
-from penstock.sources.dbwatcher.numbers import MessageNumbers
+from penstock.sources.dbwatcher.numbers import ContentNumbers, MessageNumbers
 from penstock.sources.dbwatcher.outline import Outlines
 from penstock.sources.dbwatcher.pieces import Asked, Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
@@ -129,6 +129,7 @@ class MessageIndex:
         self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
         self._numbers = MessageNumbers()
+        self._content = ContentNumbers()
 
     def look(self) -> None:
         """Look through the messages that came since; stops at one that is at fault."""
@@ -172,6 +173,7 @@ class MessageIndex:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
             self._numbers.take_unread(stored)
+            self._content.take_unread()
             self._put_aside(stored, exc)
             return
         self._take(message.head.ident, asked, was, stored)
@@ -220,6 +222,9 @@ class MessageIndex:
             if not self._is_known(piece.txn_id, name) and self._is_part_of_known(piece.txn_id, name):
                 # Its end may never come: what the transaction says otherwise is said now.
                 raise _differs(piece.txn_id, stored)
+            if not self._reading.accepts_missing and piece.counter and not self._is_known(piece.txn_id, name):
+                for table in piece.tables:
+                    self._content.take(piece.txn_id, piece.first_key, table, piece.counter, stored.where)
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
         if piece.event is None and piece.changes:
             held.told.append(MessageStretch(stored.place, piece.part, piece.changes))

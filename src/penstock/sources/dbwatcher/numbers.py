@@ -1,7 +1,7 @@
 """The numbers of messages (`_MESSAGE_SEQ`): by them a message is missed that never came, or came in another place.
 
 A watcher counts its messages. Not every message has a number: those about the content of a table have none as the
-original writes them.
+original writes them. These are counted for each table by themselves (`_createCounter`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.dbwatcher.message import Message, Property
 from penstock.sources.dbwatcher.messages import StoredMessage
@@ -88,10 +89,48 @@ class MessageNumbers:
             del self._seen[next(iter(self._seen))]
 
 
-def _missing(first: int, missing: int, where: str) -> MissingMessagesError:
-    what = f"message {first} is" if missing == 1 else f"messages {first} to {first + missing - 1} are"
+class ContentNumbers:
+    """The numbers of the messages with the content of tables: the CREATE is number 0, the first rows are number 1."""
+
+    def __init__(self) -> None:
+        """No message came yet."""
+        self._last: dict[tuple[str, int | None, TableName], int] = {}
+        # Messages that could not be read.
+        self._unread = 0
+
+    def take(self, txn_id: str, repl_key: int | None, table: TableName, counter: str, where: str) -> None:
+        """Take the next message with content of a table.
+
+        Args:
+            txn_id, repl_key: Of the row of ITEMS that asked for it: they are those of no other content of the table.
+
+        Raises:
+            MissingMessagesError: Others are missing before it.
+        """
+        number = _number(counter)
+        if number is None:
+            return
+        content = txn_id, repl_key, table
+        last = self._last.get(content, 0)
+        # The CREATE may not be there, where tables are made by hand.
+        missing = number - last - 1
+        if missing > self._unread:
+            raise _missing(last + 1, missing, where, of=f" of the content of table {table}", by="_createCounter")
+        self._unread = 0 if missing > 0 else self._unread
+        # One that could not be read may come again mended.
+        self._last[content] = max(last, number)
+
+    def take_unread(self) -> None:
+        """Take a message that cannot be read, which may have been one with content."""
+        self._unread += 1
+
+
+def _missing(
+    first: int, missing: int, where: str, *, of: str = "", by: str = Property.MESSAGE_SEQ.value
+) -> MissingMessagesError:
+    what = f"message {first}{of} is" if missing == 1 else f"messages {first} to {first + missing - 1}{of} are"
     return MissingMessagesError(
-        f"{what} missing: {count(missing, 'message')} with these numbers (_MESSAGE_SEQ) never came",
+        f"{what} missing: {count(missing, 'message')} with these numbers ({by}) never came",
         where=where,
         do=f"have the missing ones written there again; or, if the watcher has skipped these numbers, {_ACCEPT}",
     )
