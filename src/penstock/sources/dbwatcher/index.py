@@ -234,7 +234,7 @@ class MessageIndex:
             if piece.is_cancelled:
                 made: tuple[Change, ...] = (self._cancelled(piece.event, stored),)
             else:
-                made = self._made_of(piece.event, was, piece.counter)
+                made = self._made_of(piece.event, was, piece.counter, stored)
             held.has_ddl |= any(change.op is Op.DDL for change in made)
             held.told += made
         held.said.update(piece.said)
@@ -353,11 +353,14 @@ class MessageIndex:
         for table, position in self._altered.pop(txn_id, ()):
             self._tables.forget(table, position)
 
-    def _made_of(self, event: TableEvent, was: TableSchema | None, counter: str) -> tuple[Change, ...]:
+    def _made_of(
+        self, event: TableEvent, was: TableSchema | None, counter: str, stored: StoredMessage
+    ) -> tuple[Change, ...]:
         """Return what apply is to be told of DDL; nothing of a table that begins."""
         is_known = event.table in self._met
         if event.action is Action.DROP:
             self._met.discard(event.table)
+            self._tables.end(event.table, stored.place.position)
         else:
             self._met.add(event.table)
         if event.action is Action.CREATE and not is_known:
