@@ -143,6 +143,12 @@ class MessageIndex:
                 return
             self._looked_upto = stored.place.position
 
+    def follow(self, number: int, position: Scn) -> None:
+        """Make sure that what follows a message with a number is there; as `MessageNumbers.follow`."""
+        self.look()
+        if not self._reading.accepts_missing:
+            self._numbers.follow(number, position)
+
     def after(self, position: Scn) -> int:
         """Return the place in `found` of the first transaction behind a position."""
         return bisect_right(self.found, int(position), key=lambda one: one.position)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.dbwatcher.message import Message, Property
+from penstock.position import Scn
 from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.text import count
 
@@ -38,6 +39,8 @@ class MessageNumbers:
     def __init__(self) -> None:
         """No message came yet."""
         self._last: int | None = None
+        # The first message with a number.
+        self._first: tuple[int, StoredMessage] | None = None
         self._seen: dict[int, bytes] = {}
         # Messages that could not be read, and whose numbers are not known.
         self._unread = 0
@@ -49,9 +52,11 @@ class MessageNumbers:
             MissingMessagesError: Others are missing before it, or its number was another message's.
         """
         said = message.properties.get(Property.MESSAGE_SEQ, message.head.attributes.get(Property.MESSAGE_SEQ))
-        number = _number(said)
+        number = number_of(said)
         if number is None:
             return True
+        if self._first is None:
+            self._first = number, stored
         last = number - 1 if self._last is None else self._last
         if number > last:
             missing = number - last - 1
@@ -72,11 +77,22 @@ class MessageNumbers:
         self._see(number, stored.place.digest)
         return True
 
+    def follow(self, number: int, position: Scn) -> None:
+        """Make sure that the message with a number, which is at a position, is not followed by a later one.
+
+        Raises:
+            MissingMessagesError: It is.
+        """
+        if self._first is None:
+            self._last = max(number, self._last or 0)
+        elif self._first[1].place.position > position and self._first[0] > number + 1:
+            raise _missing(number + 1, self._first[0] - number - 1, self._first[1].where)
+
     def take_unread(self, stored: StoredMessage) -> None:
         """Take a message that cannot be read: its number may be known all the same."""
         found = _IN_BODY.search(stored.body)
         properties: Mapping[str, str] = stored.properties
-        number = _number(properties.get(Property.MESSAGE_SEQ, None if found is None else found[1].decode()))
+        number = number_of(properties.get(Property.MESSAGE_SEQ, None if found is None else found[1].decode()))
         if number is None:
             self._unread += 1
         else:
@@ -107,7 +123,7 @@ class ContentNumbers:
         Raises:
             MissingMessagesError: Others are missing before it.
         """
-        number = _number(counter)
+        number = number_of(counter)
         if number is None:
             return
         content = txn_id, repl_key, table
@@ -136,6 +152,7 @@ def _missing(
     )
 
 
-def _number(text: str | None) -> int | None:
+def number_of(text: str | None) -> int | None:
+    """Read a number; None where the text is none."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST else None

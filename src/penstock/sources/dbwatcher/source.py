@@ -233,6 +233,9 @@ class Messages:
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that no message came below a position, or was altered; raises a `HistoryError` otherwise."""
         self._log.hold_against(proof, position)
+        number = self._log.number_in(proof)
+        if number is not None:
+            self._index.follow(number, position)
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice in order."""
