@@ -246,11 +246,14 @@ class StoredCopy:
         id: Drawn when the copy was made.
         cut: Its position; the mark is empty where the source has no cut there.
         tables: Whose newest copy it is, at the position that was asked for.
+        dropped: Those of them that the source has dropped by that position. A target that has followed has none of
+            them any more; one that leaves DDL to others has them still.
     """
 
     id: str
     cut: Anchor
     tables: frozenset[TableName]
+    dropped: frozenset[TableName] = frozenset()
 
 
 NOTHING_RECORDED = datetime(1970, 1, 1, tzinfo=UTC)

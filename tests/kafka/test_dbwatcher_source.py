@@ -11,6 +11,7 @@ from penstock.errors import OperatorError
 from penstock.formats.dbwatcher.compression import Compression, compress
 from penstock.history import HistoryError
 from penstock.position import START, Scn
+from penstock.sources.dbwatcher.numbers import MissingMessagesError
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.source import Messages
 from penstock.sources.dbwatcher.topic import TopicMessages
@@ -125,6 +126,42 @@ def test_what_was_read_may_be_deleted(kafka: KafkaBroker) -> None:
     messages = topic.open()
     messages.hold_against(proof, Scn(2))
     assert read(messages, Scn(2)) == [[insert(2)]]
+
+
+def test_what_was_not_read_may_not_be_deleted(kafka: KafkaBroker) -> None:
+    topic = Topic(kafka)
+    topic.put(CREATE, *(message(str(n), put_in(n, 20 + n, str(n))) for n in (7, 8, 9)))
+    proof = topic.open().proof_at(Scn(2))
+
+    kafka.delete_records(topic.name, before=3)
+
+    with pytest.raises(HistoryError, match=r"from offset 2 on, which were not read, are gone; .* has offset 3"):
+        topic.open().hold_against(proof, Scn(2))
+
+
+def test_a_numbered_message_that_was_not_read_is_missed_by_its_number(kafka: KafkaBroker) -> None:
+    topic = Topic(kafka)
+    numbered = [
+        Record(topic.name, 0, 0, None, message(str(n), put_in(n, n, str(n))).encode(), (("_MESSAGE_SEQ", b"%d" % n),))
+        for n in (7, 8, 9, 10)
+    ]
+    topic.put(CREATE, *numbered[:3])
+    opened = topic.open()
+    proofs = {n: opened.proof_at(Scn(n)) for n in (2, 3, 4) if read(opened)}
+
+    kafka.delete_records(topic.name, before=3)
+
+    topic.open().hold_against(proofs[3], Scn(3))
+    with pytest.raises(MissingMessagesError, match="message 8 is missing"):
+        topic.open().hold_against(proofs[2], Scn(2))
+    # Nothing is left to tell it by, until the next message comes.
+    kafka.delete_records(topic.name, before=4)
+    left = topic.open()
+    left.hold_against(proofs[2], Scn(2))
+    topic.put(numbered[3])
+    with pytest.raises(MissingMessagesError, match="messages 8 to 9 are missing"):
+        read(left, Scn(2))
+    topic.open().hold_against(proofs[4], Scn(4))
 
 
 def test_a_topic_that_is_not_there_or_has_several_partitions_is_refused(kafka: KafkaBroker) -> None:

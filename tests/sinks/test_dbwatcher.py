@@ -247,6 +247,21 @@ def test_rows_of_a_copy_that_a_topic_does_not_take_together_are_counted_on() -> 
     assert {message.rows[0].attributes["replKey"] for message in retried} == {first[1].head.attributes["replKey"]}
 
 
+@pytest.mark.parametrize("mode", [OnBadValue.PUT_ASIDE_CHANGE, OnBadValue.PUT_ASIDE_TRANSACTION])
+def test_a_change_that_is_retried_is_not_taken_for_the_transaction_whose_rest_was_published(mode: OnBadValue) -> None:
+    transaction = as_batch([T(8, insert("t", id=1), truncate("t"), insert("t", id=2))])
+    (told,) = encoder_of().of_transactions([transaction], takes_all, mode)
+    assert told.aside is not None
+    changes = list(zip(told.aside.numbers, told.aside.transaction.changes, strict=True))
+
+    records = encoder_of(sends_truncate=True).again(told.aside.numbered(7), changes, takes_all)
+
+    published = {m.head.ident for m in read(told.records)}
+    (again,) = {m.head.attributes.get("transaction", m.head.ident) for m in read(records)}
+    assert again == (f"{told.aside.txn_id}.7" if published else told.aside.txn_id)
+    assert again not in published
+
+
 def test_a_position_that_holds_anything_is_read_back_from_a_file(tmp_path: Path) -> None:
     folder = MessageFolder(LocalStorage(tmp_path), "shop")
     source = "-->--<!-- penstock.shop.position [] --> </sql>\n<?xml &amp; é"

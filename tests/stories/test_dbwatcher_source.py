@@ -198,6 +198,35 @@ def test_ddl_in_messages_goes_by_the_policy_of_apply(lab: Lab, tmp_path: Path) -
     assert lab.target.execute("SELECT id FROM t").fetchall() == [(14,)]
 
 
+def test_runs_go_on_behind_a_table_that_was_dropped_until_it_comes_again(lab: Lab, tmp_path: Path) -> None:
+    folder = Folder(lab, tmp_path)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(file.read_text().replace("connection: copy}", "connection: copy, ddl: apply}"))
+    folder.put(CREATE, CREATE.replace(">t<", ">u<").replace("t_pk", "u_pk").replace("0.1", "0.3"), in_u(1, 11))
+    assert folder.program("setup").code == 0
+    folder.put(ddl("DROP", "9", 12))
+    assert folder.program("run", "--until-caught-up").code == 0
+
+    for key in (13, 14):
+        folder.put(in_u(key, key))
+        ended = folder.program("run", "--until-caught-up")
+        assert ended.code == 0, ended.err
+    again = CREATE.replace(">1</attr>", ">20</attr>").replace("0.1", "0.2")
+    folder.put(again, in_u(21, 21), message("22", row("INSERT", cols(id="22"), 22, "22")))
+    refused = folder.program("run", "--until-caught-up")
+    assert "public.t does not exist at the target" in refused.err
+    assert folder.program("setup").code == 0
+    ended = folder.program("run", "--until-caught-up")
+
+    assert ended.code == 0, ended.err
+    assert lab.target.execute("SELECT id FROM u ORDER BY id").fetchall() == [(1,), (13,), (14,), (21,)]
+    assert lab.target.execute("SELECT id FROM t").fetchall() == [(22,)]
+
+
+def in_u(id_: int, key: int) -> str:
+    return message(str(key), row("INSERT", cols(id=str(id_)), key, str(key)).replace(">t<", ">u<"))
+
+
 def test_a_column_that_the_target_lacks_is_named_with_what_to_do(lab: Lab, tmp_path: Path) -> None:
     folder = Folder(lab, tmp_path)
     more = [row("INSERT", cols(id=str(n), city="Uster"), 20 + n, "8") for n in (1, 2)]

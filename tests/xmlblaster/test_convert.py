@@ -44,6 +44,18 @@ def test_actions_are_the_operations_that_reach_the_target(value: str, operations
     assert rules["tables"].get("s.u") == (None if operations is None else {"operations": operations})
 
 
+def test_actions_beside_all_tables_of_a_schema_are_said_to_have_no_effect() -> None:
+    draft = draft_of(watcher("table.a.*=actions=I", "table.a.none=actions=", "table.b.*=actions=UDI"))
+
+    said = [check for check in draft.checks if "has no effect" in check]
+    assert [check.partition(":")[0] for check in said] == ["table.a.*"]
+    assert draft.settings["capture"]["tables"] == ["s.t", "a.*", "b.*"]
+    # It is called not captured.
+    assert [name for name in draft.settings["rules"]["exclude"] if "repl_" not in name and "dbinfo" not in name] == [
+        "a.none"
+    ]
+
+
 def test_names_and_values_that_are_not_understood_are_reported() -> None:
     draft = draft_of(
         watcher(

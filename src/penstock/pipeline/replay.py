@@ -80,7 +80,10 @@ class Replay:
             ledger.clear(gone, keep_rows=False)
         todo: list[tuple[StoredCopy, list[TableName]]] = []
         for copy in due:
-            names = sorted(name for name in copy.tables if name not in done or of[name] != copy.id)
+            # What was dropped, and is not there any more, is not to be filled.
+            names = sorted(
+                name for name in copy.tables if (of[name] != copy.id if name in done else name not in copy.dropped)
+            )
             if names:
                 self._refuse_passed(copy, names, at)
                 todo.append((copy, names))

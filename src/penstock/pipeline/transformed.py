@@ -186,9 +186,11 @@ class TransformedRecording(TransformedConnector):
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
         """Return what becomes of the newest whole copy of each table at or before a position, oldest first."""
         found = self._inner.copies_at(self._origins(tables), position)
-        return [
-            replace(copy, tables=frozenset(self._rules.target_name(table) for table in copy.tables)) for copy in found
-        ]
+
+        def named(tables: Collection[TableName]) -> frozenset[TableName]:
+            return frozenset(self._rules.target_name(table) for table in tables)
+
+        return [replace(copy, tables=named(copy.tables), dropped=named(copy.dropped)) for copy in found]
 
     def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
         """Return the position from which on the source has the rows of each table; those without are left out."""

@@ -47,6 +47,8 @@ class SourceHalf:
         self._database = write_connection(draft, file, "source")
         self.tables: list[Table] = []
         self.operations: dict[Table, list[str]] = {}
+        # Without actions: what is meant by all tables of a schema is not to mean these.
+        self._left_out: list[Table] = []
 
     def capture(self) -> None:
         """Write the part `capture`.
@@ -134,8 +136,9 @@ class SourceHalf:
 
     def excluded(self) -> list[str]:
         """The tables that a schema's pattern must not mean."""
-        schemas = [schema for schema, name in self.tables if name == "*"]
-        return [one for schema in dict.fromkeys(schemas) for one in resources_in(schema, self._prefix)]
+        schemas = dict.fromkeys(schema for schema, name in self.tables if name == "*")
+        found = [one for schema in schemas for one in resources_in(schema, self._prefix)]
+        return found + [pattern(*table) for table in self._left_out if table[0] in schemas]
 
     def rules(self) -> dict[str, dict[str, Any]]:
         """The part `rules.tables`, where no DbWriter gives tables other names."""
@@ -178,11 +181,17 @@ class SourceHalf:
             )
         if not table.actions:
             why = "it has no actions, so it was sent with an initial update only, and is not captured"
+            self._left_out.append((schema, name))
             draft.remark(self._file.name, key, why)
             draft.checks.append(f"{key}: {why}; copy it by other means, or give it actions")
             return
         draft.count(self._file.name, key)
         self.tables.append((schema, name))
+        if table.unused:
+            draft.checks.append(
+                f"{key}: its actions= has no effect, as with the original: INSERT, UPDATE and DELETE are captured; name"
+                " the tables one by one to capture less"
+            )
         if len(table.actions) < len(OPERATIONS):
             self.operations[schema, name] = [OPERATIONS[letter] for letter in table.actions]
             draft.checks.append(

@@ -22,6 +22,7 @@ class WatchedTable:
         actions: A mix of `I`, `U` and `D`. Empty: the table was sent with the initial update only.
         trigger: Whether the property gives the trigger a name.
         sequence: Whether it gives the table a place in the order of registration.
+        unused: Whether it gives actions that have no effect, as the original watches all tables of a schema alike.
         unknown: Parts of the value that are not understood.
     """
 
@@ -32,6 +33,7 @@ class WatchedTable:
     actions: str
     trigger: bool
     sequence: bool
+    unused: bool
     unknown: tuple[str, ...]
 
     @property
@@ -89,6 +91,7 @@ def watched_table(prefix: str, rest: str, value: str, where: str) -> WatchedTabl
         actions="".join(letter for letter in OPERATIONS if letter in actions),
         trigger=bool(parts.get("trigger")),
         sequence=bool(parts.get("sequence")),
+        unused=names[-1] == "*" and set(parts.get("actions", "IUD").upper()) != set("IUD"),
         unknown=tuple(unknown),
     )
 

@@ -240,7 +240,7 @@ REFUSED = {
     "action 'DROP' of a row is not known": f"{NAMED}<attr name='action'>DROP</attr>",
     "no tableName": "<attr name='action'>INSERT</attr>",
     "has no oldContent": f"{NAMED}<attr name='action'>UPDATE</attr>",
-    "replKey is no whole number": f"{NAMED}<attr name='replKey'>x</attr><attr name='action'>INSERT</attr>",
+    "replKey is no whole number": f"{NAMED.replace('>7<', '>x<')}<attr name='action'>INSERT</attr>",
     "column 'id' is no whole number": f"<col name='id'>7.5</col>{NAMED}<attr name='action'>INSERT</attr>",
     "column 'amount' is no number": f"<col name='amount'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
     "column 'flag' is no boolean": f"<col name='flag'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",

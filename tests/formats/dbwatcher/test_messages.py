@@ -139,6 +139,11 @@ REFUSED = {
     ),
     "not of the charset": f'{NO_ROW}<row><col name="a" encoding="base64" charset="ascii">5A==</col></row></sql>',
     "not padded Base64": f'{NO_ROW}<row><col name="a" encoding="base64">secret</col></row></sql>',
+    "attribute 'action' is there twice": (
+        f"{NO_ROW}<row><attr name='action'>INSERT</attr><attr name='action'>secret</attr></row></sql>"
+    ),
+    "second <command>": "<sql><desc><command>REPLICATION</command><command>DROP</command></desc></sql>",
+    "second <ident>": "<sql><desc><command>DROP</command><ident>x</ident><ident>secret</ident></desc></sql>",
     "type null has text": f'{NO_ROW}<row><col name="a" type="null">secret</col></row></sql>',
     "columns of an image": f"{NO_ROW}<row><attr name='oldContent'>&lt;col name='a'&gt;secret</attr></row></sql>",
     "more than 32 elements": f"{NO_ROW}{'<a>' * 40}",

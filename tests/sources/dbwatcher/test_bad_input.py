@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.files import split, split_pieces
 from penstock.history import HistoryError
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.sources.dbwatcher.numbers import MissingMessagesError
-from tests.sources.dbwatcher.messages import CREATE, OPEN, cols, message, row
+from tests.sources.dbwatcher.messages import CONTENT, CREATE, OPEN, cols, message, row
 from tests.sources.dbwatcher.test_source import Folder, insert, put_in, read
 
 GOOD = message("8", put_in(8, 21, "8"))
@@ -67,6 +68,18 @@ BAD: dict[str, tuple[bytes, str]] = {
             "8", row("UPDATE", cols(id="8"), 21, "8", old='<col name="name" encoding="base64">7aCA</col>')
         ).encode(),
         "the value of column 'name' has half of a surrogate pair, which is no text",
+    ),
+    "insert without columns": (
+        message("8", row("INSERT", "", 21, "8")).encode(),
+        "the new row of an INSERT has no columns",
+    ),
+    "update without columns": (
+        message("8", row("UPDATE", "", 21, "8", old=cols(id="8"))).encode(),
+        "the new row of an UPDATE has no columns",
+    ),
+    "an action twice": (
+        GOOD.replace("INSERT</attr>", "INSERT</attr><attr name='action'>secret</attr>").encode(),
+        "attribute 'action' is there twice",
     ),
     "unknown encoding": (
         message("8", row("INSERT", '<col name="name" encoding="rot13">frperg</col>', 21, "8")).encode(),
@@ -159,10 +172,41 @@ def test_a_gap_between_the_numbers_of_messages_stops_there_until_they_come(tmp_p
     assert read(folder.open(), Scn(3)) == [[insert(key)] for key in (12, 13, 14)]
 
 
+def content(counter: int) -> str:
+    """The message with some rows of what table t contains."""
+    return CONTENT.format(counter=counter, rows=f"<row num='0'>{cols(id=str(counter))}</row>")
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([CREATE, content(1), content(3)], "message 2 of the content of table public.t is missing"),
+        ([content(3), GOOD], "messages 1 to 2 of the content of table public.t are missing"),
+        ([CREATE, content(2), content(1)], "message 1 of the content of table public.t is missing"),
+    ],
+)
+def test_a_message_of_a_tables_content_is_missed_by_its_counter(
+    tmp_path: Path, texts: Sequence[str], said: str
+) -> None:
+    with pytest.raises(MissingMessagesError, match=rf"{said}.*\(_createCounter\).*[0-9]\.xml"):
+        read(Folder(tmp_path, *texts).open(), Scn(1) if texts[1] == content(1) else START)
+
+
+def test_content_that_is_sent_again_or_put_aside_is_not_missing(tmp_path: Path) -> None:
+    texts = [CREATE, content(1), CREATE, content(1), content(2), content(3)[:-30], content(4), content(3)]
+    messages = Folder(tmp_path, *texts, content(5), puts_aside=True).open()
+
+    found = [one for one in read(messages) if one[0][0] != "gap"]
+
+    assert found == [[insert(number)] for number in (1, 2, 4, 3, 5)]
+
+
 def test_a_gap_is_accepted_if_the_file_says_so(tmp_path: Path) -> None:
     folder = Folder(tmp_path, CREATE, numbered(5, 10), numbered(9, 14), accepts_missing=True)
 
     assert read(folder.open()) == [[insert(10)], [insert(14)]]
+    folder.put(content(7))
+    assert read(folder.open()) == [[insert(10)], [insert(14)], [insert(7)]]
 
 
 def test_numbers_that_are_sent_again_are_no_gap(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_rows_without_attributes_have_those_of_the_message() -> None:
         (b">AP8Q<", b">AP8<"),
         (b"\xc3\xa9", b"\xc2\x85"),
         (b"<col name=\"id\">-12", b"<col name=\"id\">1</col><col name=\"id\">-12"),
+        (b"'action'>INSERT</attr>\n", b"'action'>INSERT</attr>\n     <attr name='action'>DELETE</attr>\n"),
         (b"'tableName'>t<", b"'tableName'>other<"),
         (b"'action'>INSERT<", b"'action'>MERGE<"),
         (b"'action'>INSERT<", b"'action'>UPDATE<"),

@@ -428,6 +428,18 @@ def test_a_table_begins_without_rows_where_it_is_created_and_where_it_comes_agai
     assert ends == [3, 5, 7]
 
 
+def test_a_table_is_dropped_until_it_is_created_again(tmp_path: Path) -> None:
+    again = CREATE.replace("0.1", "0.2").replace("'replKey'>1<", "'replKey'>25<")
+    rest = [message(str(n), put_in(n, n, str(n)).replace(">t<", ">u<")) for n in (21, 22)]
+    folder = Folder(tmp_path, CREATE, ddl("DROP", "10", 20), *rest, again)
+    source = MessageConnector(folder.open())
+
+    found = [source.copies_at([T], Scn(position)) for position in (0, 1, 2, 3, 4)]
+
+    assert [[sorted(copy.dropped) for copy in copies] for copies in found] == [[[]], [[]], [[T]], [[T]], [[]]]
+    assert [int(copy.cut.scn) for copies in found for copy in copies] == [0, 0, 0, 0, 4]
+
+
 def test_a_declared_table_has_the_declared_types_whatever_create_says(tmp_path: Path) -> None:
     said = {"tables": {"public.t": {"columns": {"id": "string(10)", "ts": "date"}, "key": ["id"]}}}
     folder = Folder(tmp_path, CREATE, message("7", row("INSERT", cols(id="x", ts="2024-01-02"), 10, "7")))

@@ -182,8 +182,9 @@ class _RowReader:
                 txn_id, changes, keys = row_txn, [], []
                 parts.append(TransactionPart(txn_id, changes, keys))
             try:
+                key = _key(own.get("replKey"))
                 changes.append(self._change(row, own, len(changes) + (self._first_seq if len(parts) == 1 else 0)))
-                keys.append(_key(own.get("replKey")))
+                keys.append(key)
             except UnreadableValueError as exc:
                 raise MalformedInputError(str(exc), where=self._where(number, own)) from None
             except MalformedInputError as exc:
@@ -218,11 +219,13 @@ class _RowReader:
             )
         table = self._table(said)
         if op is Op.INSERT:
+            table.refuse_empty(op, row)
             return Change(seq, op, table.name, table.version, None, table.image(row.columns))
         if op is Op.DELETE:
             return Change(seq, op, table.name, table.version, table.image(row.columns), None)
         if row.old is None:
             raise UnreadableValueError("an UPDATE has no oldContent, so the row cannot be found")
+        table.refuse_empty(op, row)
         raw, old = row.old, table.image(row.old)
         # A column that the old image lacks was not known before.
         told = table.image(
@@ -259,6 +262,11 @@ class _TableReader:
         self.version = NO_VERSION if schema is None else schema.version
         columns = schema.columns if schema is not None else ()
         self._readers: Mapping[str, Reader] = {column.name: reader_of(column.logical) for column in columns}
+
+    def refuse_empty(self, op: Op, row: MessageRow) -> None:
+        """Raise an `UnreadableValueError` for a new row without columns: in ITEMS it means that it is to be fetched."""
+        if not row.columns and self._readers:
+            raise UnreadableValueError(f"the new row of an {op.value.upper()} has no columns")
 
     def image(self, columns: Columns) -> Image:
         readers = self._readers

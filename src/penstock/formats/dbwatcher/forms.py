@@ -181,7 +181,8 @@ def _column(name: str, logical: LogicalType | None, notation: _Notation) -> str:
 
 
 @lru_cache(1_000)
-def attributes_of(others: str) -> Mapping[str, str]:
-    """Return the attributes that a group `others` of a match holds."""
+def attributes_of(others: str) -> Mapping[str, str] | None:
+    """Return the attributes that a group `others` of a match holds; None where one is there twice."""
     parts = others.split("     <attr name='")[1:]
-    return {name: value.removesuffix("</attr>\n") for name, _, value in (part.partition("'>") for part in parts)}
+    found = {name: value.removesuffix("</attr>\n") for name, _, value in (part.partition("'>") for part in parts)}
+    return found if len(found) == len(parts) else None

@@ -66,6 +66,8 @@ class MessageParser:
         self._metadata: list[ColumnMetadata] = []
         self._columns: dict[str, Value] = {}
         self._attributes: dict[str, str] = {}
+        # The names of the attributes that came, also of those without a value.
+        self._named: set[str] = set()
         self._old: Columns | None = None
         # Of the element whose text is being read: what its tag says, and the text so far; None outside of one. Where it
         # has elements inside, the text is markup.
@@ -155,7 +157,7 @@ class MessageParser:
         elif lower == "row":
             if not self._has_head:
                 raise RefusedError("a <row> stands before <desc>")
-            self._columns, self._attributes, self._old = {}, {}, None
+            self._columns, self._attributes, self._named, self._old = {}, {}, set(), None
         else:
             self._skip()
             return
@@ -194,8 +196,12 @@ class MessageParser:
                 case "colname":
                     self._metadata.append(ColumnMetadata(text.strip(), dict(self._said)))
                 case "command":
+                    if self._command is not None:
+                        raise RefusedError("there is a second <command>")
                     self._command = _command(text.strip())
                 case "ident":
+                    if self._ident is not None:
+                        raise RefusedError("there is a second <ident>")
                     self._ident = text.strip()
         else:
             match self._open.pop():
@@ -209,6 +215,9 @@ class MessageParser:
 
     def _end_attribute(self, text: str) -> None:
         name = self._said["name"]
+        if name in self._named:
+            raise RefusedError(f"attribute {_shown(name)} is there twice")
+        self._named.add(name)
         value = _value(text, self._said)
         if isinstance(value, bytes):
             try:

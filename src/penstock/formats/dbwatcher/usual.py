@@ -159,7 +159,7 @@ def _attributes(text: str) -> dict[str, str]:
         if part != _TAKEN:
             name, end, value = part.partition("'>")
             is_plain = name.isidentifier() and name not in ("replKey", "oldContent")
-            if not is_plain or not end or "<" in value or "&" in value or ">" in value:
+            if not is_plain or not end or "<" in value or "&" in value or ">" in value or name in found:
                 raise _UnusualError
             found[name] = value
     return found

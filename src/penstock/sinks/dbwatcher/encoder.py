@@ -233,8 +233,11 @@ class MessageEncoder(Encoder):
                 raise _not_captured(change.table, entry.commit_scn)
         keys = [repl_key(entry.commit_scn, number) for number, _ in changes]
         txn_id = entry.txn_id
+        # Receivers take a transaction with the name and keys of another one for that one.
+        if entry.message_count > len(entry.numbers):
+            # The rest of it was published.
+            txn_id = f"{txn_id}.{entry.number}"
         if entry.is_of_copy:
-            # Receivers take a transaction with the name and keys of another one for that one.
             txn_id = f"{copy_id(entry.commit_scn, entry.table)}.{entry.number}"
             keys = [copy_key(entry.commit_scn)] * len(changes)
         transaction = KeyedTransaction(txn_id, [change for _, change in changes], keys)

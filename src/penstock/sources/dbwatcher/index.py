@@ -26,7 +26,7 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
-from penstock.sources.dbwatcher.numbers import MessageNumbers
+from penstock.sources.dbwatcher.numbers import ContentNumbers, MessageNumbers
 from penstock.sources.dbwatcher.outline import Outlines
 from penstock.sources.dbwatcher.pieces import Asked, Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
@@ -129,6 +129,7 @@ class MessageIndex:
         self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
         self._numbers = MessageNumbers()
+        self._content = ContentNumbers()
 
     def look(self) -> None:
         """Look through the messages that came since; stops at one that is at fault."""
@@ -141,6 +142,12 @@ class MessageIndex:
                 self.fault = stored.place.position, exc
                 return
             self._looked_upto = stored.place.position
+
+    def follow(self, number: int, position: Scn) -> None:
+        """Make sure that what follows a message with a number is there; as `MessageNumbers.follow`."""
+        self.look()
+        if not self._reading.accepts_missing:
+            self._numbers.follow(number, position)
 
     def after(self, position: Scn) -> int:
         """Return the place in `found` of the first transaction behind a position."""
@@ -172,6 +179,7 @@ class MessageIndex:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
             self._numbers.take_unread(stored)
+            self._content.take_unread()
             self._put_aside(stored, exc)
             return
         self._take(message.head.ident, asked, was, stored)
@@ -220,6 +228,9 @@ class MessageIndex:
             if not self._is_known(piece.txn_id, name) and self._is_part_of_known(piece.txn_id, name):
                 # Its end may never come: what the transaction says otherwise is said now.
                 raise _differs(piece.txn_id, stored)
+            if not self._reading.accepts_missing and piece.counter and not self._is_known(piece.txn_id, name):
+                for table in piece.tables:
+                    self._content.take(piece.txn_id, piece.first_key, table, piece.counter, stored.where)
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
         if piece.event is None and piece.changes:
             held.told.append(MessageStretch(stored.place, piece.part, piece.changes))
@@ -229,7 +240,7 @@ class MessageIndex:
             if piece.is_cancelled:
                 made: tuple[Change, ...] = (self._cancelled(piece.event, stored),)
             else:
-                made = self._made_of(piece.event, was, piece.counter)
+                made = self._made_of(piece.event, was, piece.counter, stored)
             held.has_ddl |= any(change.op is Op.DDL for change in made)
             held.told += made
         held.said.update(piece.said)
@@ -348,11 +359,14 @@ class MessageIndex:
         for table, position in self._altered.pop(txn_id, ()):
             self._tables.forget(table, position)
 
-    def _made_of(self, event: TableEvent, was: TableSchema | None, counter: str) -> tuple[Change, ...]:
+    def _made_of(
+        self, event: TableEvent, was: TableSchema | None, counter: str, stored: StoredMessage
+    ) -> tuple[Change, ...]:
         """Return what apply is to be told of DDL; nothing of a table that begins."""
         is_known = event.table in self._met
         if event.action is Action.DROP:
             self._met.discard(event.table)
+            self._tables.end(event.table, stored.place.position)
         else:
             self._met.add(event.table)
         if event.action is Action.CREATE and not is_known:

@@ -54,6 +54,10 @@ class MessageLog(ABC):
     def label(self) -> str:
         """Where they are, named without secrets."""
 
+    def number_in(self, proof: str) -> int | None:
+        """Return the number of the last message that a proof is of (`_MESSAGE_SEQ`); None where it does not say it."""
+        return None
+
     @property
     @abstractmethod
     def id(self) -> str:

@@ -191,7 +191,7 @@ class _Rows:
                 table, found = told.table, told.table.form.find(text, at)
                 if found is None:
                     raise _OtherError
-            if (found.old is None) == (told.op is Op.UPDATE):
+            if (found.old is None) == (told.op is Op.UPDATE) or not found.content:
                 raise _OtherError
             key = found.repl_key
             repl_key = self._repl_key if key is None else int(key)
@@ -200,6 +200,8 @@ class _Rows:
 
     def _told(self, others: str) -> _Told:
         own, said = attributes_of(others), self._head.attributes
+        if own is None:
+            raise _OtherError
         op = _OPS.get(own.get("action", said.get("action", "")))
         if op is None:
             raise _OtherError

@@ -233,6 +233,9 @@ class Messages:
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that no message came below a position, or was altered; raises a `HistoryError` otherwise."""
         self._log.hold_against(proof, position)
+        number = self._log.number_in(proof)
+        if number is not None:
+            self._index.follow(number, position)
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice in order."""
@@ -243,6 +246,10 @@ class Messages:
         known = {version.table.name for version in self.tables()}.intersection(tables)
         at = {table: self._tables.begin_at(table, position) for table in known}
         return {scn: frozenset(table for table in known if at[table] == scn) for scn in at.values() if scn is not None}
+
+    def dropped(self, tables: Collection[TableName], position: Scn) -> frozenset[TableName]:
+        """Return those of some tables that were dropped by a position, and have not begun anew."""
+        return frozenset(table for table in tables if self._tables.is_dropped_at(table, position))
 
     def first_begins(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
         """Return where each of some tables that is known has begun first."""
@@ -346,7 +353,12 @@ class MessageConnector(RecordedConnector):
         """Return the newest copy of each table, which has no rows: as of the position behind which the table begins."""
         found = sorted(self._messages.begins(tables, position).items())
         id_ = self._messages.id
-        return [StoredCopy(f"{id_}:{scn}" if scn else id_, Anchor(scn, ""), names) for scn, names in found]
+        return [
+            StoredCopy(
+                f"{id_}:{scn}" if scn else id_, Anchor(scn, ""), names, dropped=self._messages.dropped(names, position)
+            )
+            for scn, names in found
+        ]
 
     def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
         """Return the position behind which each table begins that is known."""

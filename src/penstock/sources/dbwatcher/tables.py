@@ -63,6 +63,7 @@ class KnownTables:
         self._book: TableBook | None = None
         self._versions: Sequence[TableVersion] | None = None
         self._begins: dict[TableName, list[Scn]] = {}
+        self._ends: dict[TableName, list[Scn]] = {}
 
     @property
     def book(self) -> TableBook:
@@ -107,6 +108,17 @@ class KnownTables:
     def begin(self, table: TableName, after: Scn) -> None:
         """Note that a table begins, without rows, behind a position."""
         self._begins.setdefault(table, []).append(after)
+        # One that was dropped in the same transaction, whose end has not come.
+        self._ends[table] = [min(end, after) for end in self._ends.get(table, [])]
+
+    def end(self, table: TableName, position: Scn) -> None:
+        """Note that a table was dropped at a position."""
+        self._ends.setdefault(table, []).append(position)
+
+    def is_dropped_at(self, table: TableName, position: Scn) -> bool:
+        """Whether a table was dropped by a position, and has not begun anew."""
+        ended = max((end for end in self._ends.get(table, []) if end <= position), default=None)
+        return ended is not None and ended > (self.begin_at(table, position) or START)
 
     def begin_at(self, table: TableName, position: Scn) -> Scn | None:
         """Return where a table that is there at a position has begun last; None where it begins behind it.

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.errors import OperatorError
+from penstock.formats.dbwatcher.message import Property
 from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage, digest_of
+from penstock.sources.dbwatcher.numbers import number_of
 from penstock.sources.debezium.kafka import KafkaLog
 from penstock.sources.debezium.log import Extent, Partition
 
@@ -29,7 +31,7 @@ class TopicMessages(MessageLog):
     settings: Mapping[str, str] = field(repr=False)
     topic: str
     # Of the last messages that were met, by position: a look at the topic for each slice would take longer than most.
-    _digests: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _told: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         return TopicMessages, (self.settings, self.topic)
@@ -51,9 +53,9 @@ class TopicMessages(MessageLog):
         if first < extent.end:
             for record in self._log.read(self._partition, first, extent.end):
                 message = self._message(record)
-                self._digests[message.place.position] = message.place.digest.hex()
-                if len(self._digests) > _KEPT:
-                    del self._digests[next(iter(self._digests))]
+                self._told[message.place.position] = _told(message)
+                if len(self._told) > _KEPT:
+                    del self._told[next(iter(self._told))]
                 yield message
 
     def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
@@ -68,21 +70,35 @@ class TopicMessages(MessageLog):
             at = end
 
     def proof_at(self, position: Scn) -> str:
-        """Return the id of the topic, which one that is made anew does not have, and a digest of the last message."""
+        """Return the topic's id, which one that is made anew does not have; a digest of the last message; its number.
+
+        A message without a number has none there.
+        """
         if position <= START:
             return ""
-        digest = self._digests.get(position)
-        return f"{self._log.topic_id(self.topic)}:{self._digest_before(position) if digest is None else digest}"
+        told = self._told.get(position)
+        return f"{self._log.topic_id(self.topic)}:{self._told_before(position) if told is None else told}"
+
+    def number_in(self, proof: str) -> int | None:
+        """Return the number of the last message."""
+        return number_of(_parts(proof)[2])
 
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that the topic is the one that was read, and its last message that was read the same."""
-        topic_id, _, digest = proof.partition(":")
+        topic_id, digest, number = _parts(proof)
         if self._log.topic_id(self.topic) != topic_id:
             raise HistoryError(
                 f"topic {self.topic} was made anew: what was not read of it is gone, and its offsets are others",
                 where=self._log.label,
             )
-        now = self._digest_before(position)
+        if (first := self._extent().first) > position and not number:
+            # Of numbered messages it is told by the number of the first one: offsets are also those of marks.
+            raise HistoryError(
+                f"the messages from offset {position} on, which were not read, are gone; the first that is there has"
+                f" offset {first}",
+                where=self.label,
+            )
+        now = self._told_before(position).partition(":")[0]
         if digest and now and now != digest:
             raise HistoryError(
                 f"the message at offset {position - 1} was read, and is another one now", where=self.label
@@ -127,13 +143,13 @@ class TopicMessages(MessageLog):
         if place is not None:
             raise HistoryError(f"the message at offset {place.number} is not there any more", where=self.label)
 
-    def _digest_before(self, position: Scn) -> str:
-        """Return a digest of the message at a position; empty where it is not there any more."""
+    def _told_before(self, position: Scn) -> str:
+        """Return what a proof has of the message at a position; empty where it is not there any more."""
         extent = self._extent()
         offset = int(position) - 1
         if not extent.first <= offset < extent.end:
             return ""
-        found = [self._message(one).place.digest.hex() for one in self._log.read(self._partition, offset, offset + 1)]
+        found = [_told(self._message(one)) for one in self._log.read(self._partition, offset, offset + 1)]
         return found[0] if found else ""
 
     def _message(self, record: TopicRecord) -> StoredMessage:
@@ -143,3 +159,15 @@ class TopicMessages(MessageLog):
         place = Place(Scn(record.offset + 1), "", record.offset, digest_of(body))
         properties = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         return StoredMessage(place, where, body, properties, (record.timestamp_ms or 0) * 1_000)
+
+
+def _told(message: StoredMessage) -> str:
+    number = number_of(message.properties.get(Property.MESSAGE_SEQ))
+    digest = message.place.digest.hex()
+    return digest if number is None else f"{digest}:{number}"
+
+
+def _parts(proof: str) -> tuple[str, str, str]:
+    """Return a topic's id, and the digest and number of its last message, which may be empty."""
+    topic_id, digest, number = [*proof.split(":"), "", ""][:3]
+    return topic_id, digest, number
