@@ -131,6 +131,30 @@ def test_a_log_that_somebody_emptied_is_told(lab: Lab) -> None:
     assert f"TRANS_KEY {key} on" in str(refused(lab))
 
 
+def test_a_log_that_is_emptied_with_triggers_switched_off_is_told(lab: Lab) -> None:
+    documented(lab, TABLE)
+    lab.source.execute("INSERT INTO t VALUES (1)")
+
+    with psycopg.connect(lab.source_url, autocommit=True) as person:
+        person.execute(f"SET session_replication_role = replica; TRUNCATE {lab.set_name}.log")
+
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="may be missing"):
+        items(lab.source, "content")
+
+
+def test_a_session_in_which_no_trigger_fires_is_refused(lab: Lab) -> None:
+    documented(lab, TABLE)
+    lab.source.execute("INSERT INTO t VALUES (1)")
+
+    with psycopg.connect(lab.source_url, autocommit=True) as reader:
+        reader.execute("SET session_replication_role = replica")
+        for statement in ("SELECT * FROM REPL_ITEMS", "DELETE FROM REPL_ITEMS"):
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="cannot acknowledge"):
+                reader.execute(statement)
+        reader.execute("SET session_replication_role = origin")
+        assert reader.execute("DELETE FROM REPL_ITEMS").rowcount == 1
+
+
 def test_a_copied_database_is_told_and_begins_anew_by_teardown_and_setup(lab: Lab) -> None:
     documented(lab, TABLE)
     lab.source.execute("INSERT INTO t VALUES (1)")

@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from penstock import change as c
 from tests.lab import Lab
+from tests.program import await_true
 from tests.stories.test_documented import col, documented, items
 
 HOT = "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, 0 FROM generate_series(1, 12) i"
@@ -155,6 +157,88 @@ def test_two_readers_that_delete_the_same_rows_count_each_once(lab: Lab) -> None
 
     assert next(deleted) == 50
     assert items(lab.source, "repl_key") == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_reader_is_not_given_what_another_has_freed_meanwhile(lab: Lab, waits: bool) -> None:
+    documented(lab, "CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
+    found: list[int] = []
+
+    def delete() -> None:
+        with psycopg.connect(lab.source_url, autocommit=True) as late:
+            # Its snapshot is from before the other one commits, whether it waits for that or not.
+            condition = "true" if waits else "pg_sleep(0.5) IS NOT NULL"
+            found.append(late.execute(f"DELETE FROM REPL_ITEMS WHERE {condition} RETURNING repl_key").rowcount)
+
+    with psycopg.connect(lab.source_url) as first:
+        reader = threading.Thread(target=delete)
+        if waits:
+            assert first.execute("DELETE FROM REPL_ITEMS").rowcount == 2
+        reader.start()
+        time.sleep(0.3)
+        if not waits:
+            assert first.execute("DELETE FROM REPL_ITEMS").rowcount == 2
+        first.commit()
+    reader.join()
+
+    assert found == [0]
+    assert lab.source.execute(f"SELECT count(*) FROM {lab.set_name}.log").fetchone() == (0,)
+
+
+def test_a_reader_with_an_old_snapshot_is_not_given_what_another_has_freed(lab: Lab) -> None:
+    documented(lab, "CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    with psycopg.connect(lab.source_url) as old:
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert len(items(old, "content")) == 1
+
+        assert lab.source.execute("DELETE FROM REPL_ITEMS").rowcount == 1
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            old.execute("DELETE FROM REPL_ITEMS")
+
+
+def test_a_cut_that_a_run_makes_meanwhile_takes_no_row_from_readers(lab: Lab) -> None:
+    documented(lab, "CREATE TABLE t (id int PRIMARY KEY)")
+    lab.start()
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    lab.log.tick()
+    # As where it takes long to find that all is read.
+    oldest = f"{lab.set_name}.oldest_unread"
+    made = lab.source.execute("SELECT pg_get_functiondef(%s::regproc)", [oldest]).fetchone()
+    assert made is not None
+    lab.source.execute(made[0].replace("oldest_unread()", "oldest()"))
+    lab.source.execute(f"""CREATE OR REPLACE FUNCTION {oldest}() RETURNS xid8 LANGUAGE plpgsql AS $$
+      DECLARE
+        found xid8 := {lab.set_name}.oldest();
+      BEGIN
+        IF current_setting('lab.asks', true) = 'again' THEN
+          PERFORM pg_advisory_xact_lock_shared(4711);
+        END IF;
+        PERFORM set_config('lab.asks', 'again', true);
+        RETURN found;
+      END $$""")
+
+    def delete() -> None:
+        with psycopg.connect(lab.source_url, autocommit=True) as reader:
+            reader.execute("DELETE FROM REPL_ITEMS")
+
+    reader = threading.Thread(target=delete)
+    with lab.session() as early, lab.session() as gate:
+        early.execute("INSERT INTO t VALUES (2)")
+        gate.execute("SELECT pg_advisory_lock(4711)")
+        reader.start()
+        await_true(lab.is_anyone_waiting)
+        early.commit()
+        lab.source.execute("INSERT INTO t VALUES (3)")
+        lab.log.tick()
+        gate.execute("SELECT pg_advisory_unlock(4711)")
+        reader.join()
+    assert lab.state is not None
+    list(lab.changes())
+    lab.log.free(lab.log.tick(), lab.state.history.consumer.id)
+
+    assert items(lab.source, "content") == [(col("id", "2"),), (col("id", "3"),)]
 
 
 def test_a_reader_with_an_old_snapshot_acknowledges_and_the_next_one_frees(lab: Lab) -> None:

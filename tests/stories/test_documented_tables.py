@@ -274,6 +274,48 @@ def test_a_table_that_is_renamed_is_followed(lab: Lab) -> None:
     assert tables(lab, "tablename", "status") == [("u", "OK")]
 
 
+@pytest.mark.parametrize("has_event_triggers", [True, False])
+def test_tables_that_take_each_others_names_are_followed(lab: Lab, has_event_triggers: bool) -> None:
+    setup(lab, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    lab.source.execute("UPDATE REPL_TABLES SET debug = 1 WHERE tablename = 'a'")
+    if not has_event_triggers:
+        lab.source.execute('DROP EVENT TRIGGER penstock_lab; DROP EVENT TRIGGER "penstock_lab tables"')
+
+    lab.source.execute("ALTER TABLE a RENAME TO c; ALTER TABLE b RENAME TO a; ALTER TABLE c RENAME TO b")
+
+    assert lab.source.execute("SELECT REPL_CHECK_STRUCTURE()").fetchone() == ("OK",)
+    assert tables(lab, "tablename", "debug", "status") == [("a", 0, "OK"), ("b", 1, "OK")]
+
+
+def test_a_table_takes_the_name_of_one_that_is_watched_no_more(lab: Lab) -> None:
+    setup(lab, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    lab.source.execute("DELETE FROM REPL_TABLES WHERE tablename = 'a'")
+    watch(lab.source, "late")
+    watch(lab.source, "waited")
+
+    lab.source.execute("ALTER TABLE a RENAME TO was_a; ALTER TABLE b RENAME TO a")
+    later(lab)
+    assert tables(lab, "tablename", "status") == [("late", "OK"), ("waited", "CREATING"), ("a", "OK")]
+    # What a user has taken out stays so under its new name.
+    lab.pipeline().setup()
+    assert ("was_a",) not in tables(lab, "tablename")
+
+    lab.source.execute("ALTER TABLE aside.late RENAME TO waited")
+    assert tables(lab, "tablename", "status") == [("waited", "OK"), ("a", "OK")]
+
+
+def test_a_name_in_capital_letters_that_another_table_takes_is_written_as_it_is(lab: Lab) -> None:
+    setup(lab, "CREATE TABLE a (id int PRIMARY KEY)")
+    later(lab, "b")
+    lab.source.execute("DELETE FROM REPL_TABLES WHERE tablename = 'a'")
+    watch(lab.source, "A", schema="public")
+    watch(lab.source, "b")
+
+    lab.source.execute('ALTER TABLE aside.b RENAME TO "A"; ALTER TABLE aside."A" SET SCHEMA public')
+
+    assert tables(lab, "tablename", "status") == [("A", "OK"), ("a", "OK")]
+
+
 def test_a_table_that_a_user_makes_is_watched_from_its_first_row(lab: Lab) -> None:
     setup(lab)
     watch(lab.source, "late", schema="public")
@@ -374,6 +416,22 @@ def test_a_trigger_that_somebody_dropped_shows_and_is_mended(lab: Lab) -> None:
     found = items(lab.source, "db_action", "content")
     assert [action for action, _ in found] == ["EXCEPTION", "INSERT"]
     assert "triggers were altered or switched off" in found[0][1]
+
+
+def test_what_a_trigger_of_a_partition_missed_shows_and_is_told(lab: Lab) -> None:
+    setup(
+        lab,
+        """CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);
+      CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)""",
+    )
+    lab.source.execute('DROP EVENT TRIGGER penstock_lab; DROP EVENT TRIGGER "penstock_lab tables"')
+
+    lab.source.execute("ALTER TABLE p1 DISABLE TRIGGER USER; INSERT INTO p VALUES (1)")
+
+    assert tables(lab, "tablename", "status") == [("p", "REMOVE")]
+    lab.source.execute("SELECT REPL_CHECK_STRUCTURE()")
+    assert tables(lab, "tablename", "status") == [("p", "OK")]
+    assert actions(lab) == [("EXCEPTION", "p1")]
 
 
 def test_a_status_that_is_not_ok_has_the_capture_made_again(lab: Lab) -> None:

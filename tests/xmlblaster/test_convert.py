@@ -44,6 +44,7 @@ def test_actions_are_the_operations_that_reach_the_target(value: str, operations
     assert rules["tables"].get("s.u") == (None if operations is None else {"operations": operations})
 
 
+<<<<<<< HEAD
 def test_actions_beside_all_tables_of_a_schema_are_said_to_have_no_effect() -> None:
     draft = draft_of(watcher("table.a.*=actions=I", "table.a.none=actions=", "table.b.*=actions=UDI"))
 
@@ -54,6 +55,23 @@ def test_actions_beside_all_tables_of_a_schema_are_said_to_have_no_effect() -> N
     assert [name for name in draft.settings["rules"]["exclude"] if "repl_" not in name and "dbinfo" not in name] == [
         "a.none"
     ]
+=======
+@pytest.mark.parametrize(
+    ("first", "second", "operations"), [("I", "D", ["insert", "delete"]), ("I", "IUD", None), ("IUD", "U", None)]
+)
+def test_two_keys_of_one_table_have_the_actions_of_both(first: str, second: str, operations: list[str] | None) -> None:
+    draft = draft_of(watcher(f"table.s.U=actions={first}", f"table.s.u=actions={second}"))
+
+    rules = draft.settings.get("rules", {"tables": {}})
+    assert rules["tables"].get("s.u") == (None if operations is None else {"operations": operations})
+    assert any("another key names" in check for check in draft.checks)
+
+
+@pytest.mark.parametrize(("path", "schema"), [("Sales,public", "sales"), ('"Sales"', "Sales"), ("", "public")])
+def test_the_schema_of_the_url_is_folded_as_the_server_does(path: str, schema: str) -> None:
+    draft = draft_of(f"db.url=jdbc:postgresql://h/d?currentSchema={path}\ndb.user=u\ntable.t=")
+    assert draft.settings["capture"]["tables"] == [f"{schema}.t"]
+>>>>>>> atk43a
 
 
 def test_names_and_values_that_are_not_understood_are_reported() -> None:
@@ -203,6 +221,8 @@ def test_a_secret_that_another_property_refers_to_stays_a_reference() -> None:
         (["table.s.t=\ndb.url=s3cret"], {}, ConfigError, "not a JDBC url"),
         (["table.s.t=\ndb.url=jdbc:postgresql://u:s3cret@h/d"], {}, ConfigError, "cannot be read"),
         (["table.s.t=\ndb.url=jdbc:postgresql://h/${name}"], {}, ConfigError, "a variable"),
+        (["table.s.t=\ndb.url=jdbc:postgresql://h/d;password=s3cret"], {}, ConfigError, "cannot be read"),
+        ([watcher("replication.version=${env:HOME}")], {}, ConfigError, "a variable"),
         (["changeDetector.class=x"], {}, ConfigError, "no property names a table"),
         (["table.s.t=actions=IX"], {}, ConfigError, "'X'"),
         ([watcher("replication.blockLoop=s3cret")], {}, ConfigError, "neither true nor false"),

@@ -101,15 +101,22 @@ def database_of(url: str, user: str, *, has_password: bool, variable: str, where
         where: The file, for errors.
 
     Raises:
-        ConfigError: A host is malformed. The message does not repeat the url, which may hold a password.
+        ConfigError: A host or the database is malformed. The message does not repeat the url: it may hold a password.
     """
     rest, _, query = url.removeprefix(_POSTGRESQL).partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     hosts, database = _place(rest, where)
     user = options.pop("user", user)
     has_password = options.pop("password", None) is not None or has_password
-    schema = options.pop("currentSchema", "").partition(",")[0].strip().strip('"') or "public"
+    schema = _schema(options.pop("currentSchema", ""))
     name = database or user
+    if ";" in name:
+        # As other drivers have their options: a password among them would go into the file.
+        raise ConfigError(
+            "db.url has a database that cannot be read: it has a ;",
+            where=where,
+            do="write jdbc:postgresql://host:port/database?option=value&option=value",
+        )
     kept, remarks = _options(options)
     login = quote(user, safe="")
     if login and has_password:
@@ -120,6 +127,12 @@ def database_of(url: str, user: str, *, has_password: bool, variable: str, where
     if has_password and login:
         found.variables.append(variable)
     return found
+
+
+def _schema(search_path: str) -> str:
+    """The first schema of a search path, in small letters unless it is quoted."""
+    first = search_path.partition(",")[0].strip()
+    return (first.strip('"') if first.startswith('"') else first.lower()) or "public"
 
 
 def _place(rest: str, where: str) -> tuple[str, str]:

@@ -186,14 +186,23 @@ class SourceHalf:
             draft.checks.append(f"{key}: {why}; copy it by other means, or give it actions")
             return
         draft.count(self._file.name, key)
+        operations = [OPERATIONS[letter] for letter in table.actions]
+        if (schema, name) in self.tables:
+            before = self.operations.pop((schema, name), OPERATIONS.values())
+            operations = [one for one in OPERATIONS.values() if one in (*before, *operations)]
+            draft.checks.append(f"{key} names a table that another key names; it has the actions of both")
         self.tables.append((schema, name))
+<<<<<<< HEAD
         if table.unused:
             draft.checks.append(
                 f"{key}: its actions= has no effect, as with the original: INSERT, UPDATE and DELETE are captured; name"
                 " the tables one by one to capture less"
             )
+=======
+        if len(operations) < len(OPERATIONS):
+            self.operations[schema, name] = operations
+>>>>>>> atk43a
         if len(table.actions) < len(OPERATIONS):
-            self.operations[schema, name] = [OPERATIONS[letter] for letter in table.actions]
             draft.checks.append(
                 f"{key} has actions={table.actions} only: where this database's changes are applied by a pipeline that"
                 " captures here, setup --adopt and verify --repair make the target's rows those of the source, and"
@@ -208,8 +217,19 @@ class SourceHalf:
 
     @cached_property
     def _version(self) -> str | None:
-        """What both the documented tables and the messages have."""
-        return self._file.take("replication.version")
+        """What both the documented tables and the messages have.
+
+        Raises:
+            ConfigError: It has a variable of no property, which a pipeline file might read as one of the environment.
+        """
+        version = self._file.take("replication.version")
+        if "${" in (version or ""):
+            raise ConfigError(
+                "replication.version refers to a variable that the file does not define",
+                where=self._file.name,
+                do="put the value in its place",
+            )
+        return version
 
     def _write_documented(self) -> None:
         path = ("capture", "documented")

@@ -60,6 +60,7 @@ _INNER_FUNCTIONS = (
     "add_shape",
     "is_alteration",
     "acknowledge",
+    "acknowledge_at_once",
     "oldest_unread",
     "cut",
     "free_acknowledged",
@@ -338,7 +339,7 @@ def _is_current(connection: Connection, name: str, wanted: DocumentedConfig, sta
         "   WHERE n.nspname = %(schema)s AND c.relname = ANY (%(relations)s)) = %(n_relations)s"
         " AND (SELECT count(DISTINCT p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
         "   WHERE n.nspname = %(schema)s AND p.proname = ANY (%(functions)s)) = %(n_functions)s"
-        " AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = ANY (%(triggered)s::regclass[])) = 4"
+        " AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = ANY (%(triggered)s::regclass[])) = 5"
         " AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
         "   WHERE p.pronamespace = to_regnamespace(%(set)s) AND p.proname = ANY (%(keeping)s)) = 2"
         f" AND {_IS_KEPT.format(set=quote(name))}"

@@ -115,10 +115,10 @@ CREATE OR REPLACE VIEW {set}.unread_changes AS
   FROM {set}.log l
   LEFT JOIN {set}.xml_shape c ON c.relid = l.relid AND c.version = l.version
   LEFT JOIN LATERAL (
-    SELECT s.schema_name, s.table_name FROM {set}.xml_shape s WHERE c.relid IS NULL AND s.relid = l.relid
+    SELECT s.schema_name, s.table_name, s.root FROM {set}.xml_shape s WHERE c.relid IS NULL AND s.relid = l.relid
     ORDER BY s.version DESC LIMIT 1
   ) last ON true
-  JOIN {set}.watch w ON w.relid = coalesce(c.root, l.relid) AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
+  JOIN {set}.watch w ON w.relid = coalesce(c.root, last.root, l.relid) AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
     AND (l.seq > w.from_seq OR l.seq > w.since_seq AND l.xid >= pg_snapshot_xmin(w.since) AND NOT pg_visible_in_snapshot(l.xid, w.since))
   CROSS JOIN LATERAL generate_series(1, greatest(l.changes, 1)) g (n)
   WHERE l.xid >= (SELECT below FROM {set}.read_to)
@@ -168,10 +168,31 @@ BEGIN
   END IF;
   -- Waits for another reader that is deleting the same row, as DELETE from a table does.
   INSERT INTO {set}.acknowledged VALUES (OLD.repl_key, OLD.trans_key::xid8) ON CONFLICT DO NOTHING;
-  RETURN CASE WHEN FOUND THEN OLD END;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  -- One that has deleted it since this statement began may have freed it, too, with the note that it has.
+  RETURN CASE WHEN OLD.trans_key::xid8 >= (SELECT below FROM {set}.read_to)
+    AND (EXISTS (SELECT FROM {set}.log l WHERE l.xid = OLD.trans_key::xid8 AND l.seq = OLD.repl_key / 64)
+      OR EXISTS (SELECT FROM {set}.announced a WHERE a.seq = OLD.repl_key / 64)) THEN OLD END;
+END $$;
+
+-- A transaction with an old snapshot does not see what others have freed since. As where it deletes from a table, it fails,
+-- and may be repeated. Whoever frees moves the readers' place, which to lock says; and the lock is not kept.
+CREATE OR REPLACE FUNCTION {set}.acknowledge_at_once() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF {set}.sees_old_snapshot() THEN
+    PERFORM FROM {set}.consumer WHERE id = 'documented' FOR SHARE;
+    RAISE SQLSTATE 'P4300';
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN SQLSTATE 'P4300' THEN
+  RETURN NULL;
 END $$;
 CREATE OR REPLACE TRIGGER acknowledge INSTEAD OF DELETE ON {items} FOR EACH ROW EXECUTE FUNCTION {set}.acknowledge();
 CREATE OR REPLACE TRIGGER acknowledging BEFORE DELETE ON {items} FOR EACH STATEMENT EXECUTE FUNCTION {set}.acknowledge();
+CREATE OR REPLACE TRIGGER at_once AFTER DELETE ON {items} FOR EACH STATEMENT EXECUTE FUNCTION {set}.acknowledge_at_once();
 
 -- The transaction of the oldest row that is not acknowledged. The index on the log finds it, however long the queue is:
 -- other plans read all of it.
@@ -224,6 +245,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {set}.free_acknowledged() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
+  last_cut bigint;
   oldest xid8;
   upto {set}.tick;
 BEGIN
@@ -233,9 +255,12 @@ BEGIN
   END IF;
   LOCK TABLE {set}.consumer IN SHARE ROW EXCLUSIVE MODE NOWAIT;
   PERFORM {set}.cut({set}.oldest_unread() IS NULL);
-  -- What was committed in the meantime lies at or before the new cut, and may not be read yet.
+  -- What was committed in the meantime lies at or before the new cut, and may not be read yet. A run may cut once more at
+  -- any time, behind what nobody has looked for here.
+  last_cut := (SELECT max(scn) FROM {set}.tick);
   oldest := {set}.oldest_unread();
-  SELECT * INTO upto FROM {set}.tick t WHERE oldest IS NULL OR pg_snapshot_xmax(t.snapshot) <= oldest ORDER BY t.scn DESC LIMIT 1;
+  SELECT * INTO upto FROM {set}.tick t
+  WHERE t.scn <= last_cut AND (oldest IS NULL OR pg_snapshot_xmax(t.snapshot) <= oldest) ORDER BY t.scn DESC LIMIT 1;
   UPDATE {set}.consumer SET scn = greatest(scn, upto.scn), seen_at = clock_timestamp() WHERE id = 'documented';
   DELETE FROM {set}.announced a WHERE pg_visible_in_snapshot(a.xid, upto.snapshot);
   -- From here on nobody asks what was acknowledged.

@@ -5,6 +5,11 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp A
 DECLARE
   state {set}.read_to := (SELECT r FROM {set}.read_to r);
 BEGIN
+  -- Its triggers do not fire then: DELETE would count rows, and acknowledge none.
+  IF current_setting('session_replication_role') = 'replica' THEN
+    RAISE EXCEPTION 'a session whose session_replication_role is replica cannot acknowledge rows of %', {items_name}
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Read them in one where it is origin.';
+  END IF;
   IF NOT EXISTS (SELECT FROM {set}.consumer WHERE id = 'documented') THEN
     RAISE EXCEPTION 'rows of % may be missing from TRANS_KEY % on: since % the log is kept for its readers no more', {items_name},
         coalesce(state.given_up_from::text, '(unknown)'), coalesce(state.given_up_at::text, '(unknown)')
@@ -37,13 +42,16 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- In a block: CREATE TRIGGER would wait for those who write, only to find that there is nothing to do.
+-- In a block: CREATE TRIGGER would wait for those who write, only to find that there is nothing to do. They fire in sessions
+-- that have triggers switched off, too.
 DO $$ BEGIN
-  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.consumer'::regclass AND tgname = 'on_given_up') THEN
-    CREATE TRIGGER on_given_up AFTER DELETE ON {set}.consumer FOR EACH ROW WHEN (OLD.id = 'documented')
+  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.consumer'::regclass AND tgname = 'on_given_up' AND tgenabled = 'A') THEN
+    CREATE OR REPLACE TRIGGER on_given_up AFTER DELETE ON {set}.consumer FOR EACH ROW WHEN (OLD.id = 'documented')
       EXECUTE FUNCTION {set}.on_given_up();
+    ALTER TABLE {set}.consumer ENABLE ALWAYS TRIGGER on_given_up;
   END IF;
-  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.log'::regclass AND tgname = 'on_log_emptied') THEN
-    CREATE TRIGGER on_log_emptied BEFORE TRUNCATE ON {set}.log FOR EACH STATEMENT EXECUTE FUNCTION {set}.on_log_emptied();
+  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.log'::regclass AND tgname = 'on_log_emptied' AND tgenabled = 'A') THEN
+    CREATE OR REPLACE TRIGGER on_log_emptied BEFORE TRUNCATE ON {set}.log FOR EACH STATEMENT EXECUTE FUNCTION {set}.on_log_emptied();
+    ALTER TABLE {set}.log ENABLE ALWAYS TRIGGER on_log_emptied;
   END IF;
 END $$;

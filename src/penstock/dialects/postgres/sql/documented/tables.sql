@@ -24,7 +24,8 @@ DECLARE
 BEGIN
   RETURN CASE
     WHEN last IS NULL OR last.mode = 'detached' OR NOT EXISTS (SELECT FROM pg_class WHERE oid = rel) THEN 'CREATING'
-    WHEN NOT {set}.has_triggers(rel, last.mode) THEN 'REMOVE'
+    WHEN NOT {set}.has_triggers(rel, last.mode) OR EXISTS (SELECT FROM {set}.partitions(rel) p JOIN {set}.built_now b ON b.relid = p.relid
+      WHERE p.level > 0 AND b.mode <> 'detached' AND NOT {set}.has_triggers(b.relid, b.mode)) THEN 'REMOVE'
     WHEN NOT EXISTS (SELECT FROM {set}.consumer WHERE id = 'documented') THEN 'REMOVE'
     WHEN EXISTS (SELECT FROM {set}.watched w JOIN {set}.announced a ON a.seq = w.create_seq WHERE w.relid = rel AND w.is_watched
       AND NOT EXISTS (SELECT FROM {set}.acknowledged k WHERE k.repl_key = a.seq * 64)) THEN 'CREATING'
@@ -140,11 +141,26 @@ CREATE OR REPLACE FUNCTION {set}.take_up() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   waiting record;
+  -- Also one that is called otherwise than its row says in small letters, once another table is called as the row says.
+  renamed oid[] := ARRAY(
+    SELECT w.relid FROM {set}.watched w JOIN pg_class c ON c.oid = w.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname NOT IN (w.table_name, lower(w.table_name))
+      OR btrim(w.schema_name) <> '' AND n.nspname NOT IN (w.schema_name, lower(w.schema_name))
+      OR (c.relname <> w.table_name OR n.nspname <> w.schema_name) AND EXISTS (
+        SELECT FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace
+        WHERE o.relname = w.table_name AND s.nspname = w.schema_name AND o.relkind IN ('r', 'p')));
 BEGIN
-  UPDATE {set}.watched w SET schema_name = n.nspname, table_name = c.relname
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE w.is_watched AND c.oid = w.relid AND (c.relname NOT IN (w.table_name, lower(w.table_name))
-    OR btrim(w.schema_name) <> '' AND n.nspname NOT IN (w.schema_name, lower(w.schema_name)));
+  IF cardinality(renamed) > 0 THEN
+    -- Two tables may have each other's name: none keeps its own meanwhile. A row that waits for a table of a name that one
+    -- of these has now has nothing more to wait for.
+    UPDATE {set}.watched w SET table_name = format(E'\n%s', w.relid) WHERE w.relid = ANY (renamed);
+    DELETE FROM {set}.watched w USING {set}.watched o JOIN pg_class c ON c.oid = o.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE o.relid = ANY (renamed) AND (w.catalog_name, w.schema_name, w.table_name) = (o.catalog_name, n.nspname, c.relname)
+      AND NOT EXISTS (SELECT FROM pg_class k WHERE k.oid = w.relid);
+    UPDATE {set}.watched w SET schema_name = n.nspname, table_name = c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE w.relid = ANY (renamed) AND c.oid = w.relid;
+  END IF;
   FOR waiting IN
     SELECT w.*, f.oid AS found FROM {set}.watched w
     CROSS JOIN LATERAL (SELECT {set}.table_named(w.schema_name, w.table_name) AS oid) f
