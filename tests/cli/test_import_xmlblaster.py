@@ -159,7 +159,8 @@ def test_one_file_becomes_one_half_of_a_pipeline(
     assert settings["capture"].items() >= capture.items()
     published = settings.get("publish")
     if publish is not None:
-        messages = {"version": "1.4", "max_rows": 2000, "send_unchanged_updates": False, "content_rows": 500}
+        messages: dict[str, Any] = {"version": "1.4", "max_rows": 2000, "collect_transactions": 50}
+        messages |= {"send_unchanged_updates": False, "content_rows": 500}
         messages |= {"compress_size": 10000} if options.kafka else {}
         publish = {**publish, "format": "dbwatcher", "dbwatcher": messages}
     assert published == publish

@@ -233,7 +233,7 @@ def test_a_run_goes_on_beside_tables_that_only_tables_names(lab: Lab) -> None:
 
     lab.assert_identical("t")
     assert len(items(lab.source, "content")) == 4
-    kept_for = [(one.name, one.transactions) for one in made.status().consumers]
+    kept_for = [(one.consumer.name, one.transactions) for one in made.status().consumers]
     assert kept_for == [("repl_items", 1), ("lab", 0)]
 
 

@@ -44,7 +44,6 @@ def test_actions_are_the_operations_that_reach_the_target(value: str, operations
     assert rules["tables"].get("s.u") == (None if operations is None else {"operations": operations})
 
 
-<<<<<<< HEAD
 def test_actions_beside_all_tables_of_a_schema_are_said_to_have_no_effect() -> None:
     draft = draft_of(watcher("table.a.*=actions=I", "table.a.none=actions=", "table.b.*=actions=UDI"))
 
@@ -55,7 +54,8 @@ def test_actions_beside_all_tables_of_a_schema_are_said_to_have_no_effect() -> N
     assert [name for name in draft.settings["rules"]["exclude"] if "repl_" not in name and "dbinfo" not in name] == [
         "a.none"
     ]
-=======
+
+
 @pytest.mark.parametrize(
     ("first", "second", "operations"), [("I", "D", ["insert", "delete"]), ("I", "IUD", None), ("IUD", "U", None)]
 )
@@ -71,7 +71,6 @@ def test_two_keys_of_one_table_have_the_actions_of_both(first: str, second: str,
 def test_the_schema_of_the_url_is_folded_as_the_server_does(path: str, schema: str) -> None:
     draft = draft_of(f"db.url=jdbc:postgresql://h/d?currentSchema={path}\ndb.user=u\ntable.t=")
     assert draft.settings["capture"]["tables"] == [f"{schema}.t"]
->>>>>>> atk43a
 
 
 def test_names_and_values_that_are_not_understood_are_reported() -> None:

@@ -192,27 +192,24 @@ class SourceHalf:
             operations = [one for one in OPERATIONS.values() if one in (*before, *operations)]
             draft.checks.append(f"{key} names a table that another key names; it has the actions of both")
         self.tables.append((schema, name))
-<<<<<<< HEAD
         if table.unused:
             draft.checks.append(
                 f"{key}: its actions= has no effect, as with the original: INSERT, UPDATE and DELETE are captured; name"
                 " the tables one by one to capture less"
             )
-=======
         if len(operations) < len(OPERATIONS):
             self.operations[schema, name] = operations
->>>>>>> atk43a
-        if len(table.actions) < len(OPERATIONS):
+            letters = "".join(letter for letter, operation in OPERATIONS.items() if operation in operations)
             draft.checks.append(
-                f"{key} has actions={table.actions} only: where this database's changes are applied by a pipeline that"
+                f"{key} has actions={letters} only: where this database's changes are applied by a pipeline that"
                 " captures here, setup --adopt and verify --repair make the target's rows those of the source, and"
                 " delete what the source has deleted"
             )
             if self._options.documented:
                 draft.checks.append(
-                    f"{key} has actions={table.actions} only, as the rule says of what is sent; `penstock setup` lists"
+                    f"{key} has actions={letters} only, as the rule says of what is sent; `penstock setup` lists"
                     f" the table with all three, so then: UPDATE {self._prefix}TABLES SET ACTIONS ="
-                    f" '{table.actions}' WHERE TABLENAME = '{name}'"
+                    f" '{letters}' WHERE TABLENAME = '{name}'"
                 )
 
     @cached_property
