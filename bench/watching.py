@@ -1,0 +1,105 @@
+"""What a page with 50 watchers costs a run that catches up, by turns with none: `python -m bench.watching`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from multiprocessing.synchronize import Event
+
+from bench.systems import Clock, Ours, execute
+from bench.workloads import MIXED
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.metrics import RunMetrics
+from penstock.pipeline_file import load
+from penstock.spark.session import start_session
+from penstock.web.server import Door, WebServer, WebSettings
+from penstock.wiring import open_pipeline
+
+_WATCHERS = 50
+_ROUNDS = 8
+_SHARE = 0.4
+_CHANGES = 9
+"""Of each transaction."""
+
+_SETTINGS = {"max_wal_size": "8GB"}
+
+
+def main() -> None:
+    """Write a backlog, and catch up with and without watchers, by turns; print rates, and their ratio."""
+    subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], check=True)
+    rates: dict[str, list[float]] = defaultdict(list)
+    with EmbeddedPostgres(settings=_SETTINGS) as source, EmbeddedPostgres(settings=_SETTINGS) as target:
+        spark = start_session("bench", lanes=2)
+        spark.sparkContext.parallelize(range(4), 4).count()
+        execute(source.url(), f"CREATE DATABASE {MIXED.name}")
+        MIXED.create(source, MIXED.name)
+        ours = Ours(source, target)
+        ours.prepare(MIXED)
+        for number in range(2 * _ROUNDS):
+            label = "50 watchers" if number % 4 in (1, 2) else "alone"
+            for server in (source, target):
+                execute(server.url(), "CHECKPOINT")
+            MIXED.write(source, MIXED.name, seed=number + 1, share=_SHARE)
+            seconds = _catch_up(ours, watched=label != "alone")
+            rates[label].append(int(MIXED.transactions * _SHARE) * _CHANGES / seconds)
+            print(json.dumps({"workload": "watching", "system": label, "rate": rates[label][-1]}), flush=True)
+    medians = {label: statistics.median(found) for label, found in rates.items()}
+    print(json.dumps({"workload": "watching", "ratio": medians["50 watchers"] / medians["alone"], **medians}))
+
+
+def _catch_up(ours: Ours, *, watched: bool) -> float:
+    """Return how long it took, in seconds, from the first batch to the last."""
+    config, clock = load(ours.file), Clock()
+    counted = RunMetrics(config.name)
+    with watchers(config.name, WebServer(_door(), [config], open_pipeline, [counted])) if watched else nullcontext():
+        observers = [counted] if watched else []
+        open_pipeline(config).run(threading.Event(), clock, until_caught_up=True, observers=observers)
+    return clock.progressed_at - clock.following_at
+
+
+def _door() -> Door:
+    return Door(WebSettings("127.0.0.1:0", is_reading_open=True))
+
+
+@contextmanager
+def watchers(pipeline: str, server: WebServer) -> Iterator[None]:
+    """Have a page open in as many browsers, as far as the server knows, while the block runs."""
+    context = multiprocessing.get_context("spawn")
+    ended = context.Event()
+    with closing(server.door), closing(server):
+        server.start()
+        address = server.door.address.host, server.door.address.port
+        process = context.Process(target=_watch, args=(address, pipeline, ended), daemon=True)
+        process.start()
+        while server.watchers[0].watching < _WATCHERS:
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            ended.set()
+            process.join()
+
+
+def _watch(address: tuple[str, int], pipeline: str, ended: Event) -> None:
+    streams = [socket.create_connection(address) for _ in range(_WATCHERS)]
+    for stream in streams:
+        stream.sendall(f"GET /events?pipeline={pipeline} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    while not ended.is_set():
+        for stream in select.select(streams, [], [], 0.2)[0]:
+            stream.recv(1 << 16)
+    for stream in streams:
+        stream.close()
+
+
+if __name__ == "__main__":
+    main()
