@@ -11,7 +11,7 @@ import pytest
 
 from penstock.alerts.alerts import Alerts
 from penstock.alerts.config import BodyFormat, OnErrorConfig
-from penstock.alerts.message import Message
+from penstock.alerts.message import AlertMessage
 from penstock.alerts.receivers import NotDeliveredError, Receiver, Webhook
 from penstock.apply.process import CAUGHT_UP
 from penstock.apply.progress import Progress
@@ -142,12 +142,12 @@ def test_a_receiver_that_is_down_is_warned_of_once_and_keeps_nobody_waiting(
 
 
 def test_a_message_is_tried_again_with_the_same_id() -> None:
-    tried: list[Message] = []
+    tried: list[AlertMessage] = []
 
     class Flaky(Receiver):
         label = "flaky"
 
-        def send(self, message: Message) -> None:
+        def send(self, message: AlertMessage) -> None:
             tried.append(message)
             if len(tried) < 3:
                 raise NotDeliveredError("is down")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.alerts.bursts import GATHER_S, Bursts
-from penstock.alerts.message import Kind, State
+from penstock.alerts.message import AlertKind, AlertState
 
-QUEUE = Kind.ERROR_QUEUE
+QUEUE = AlertKind.ERROR_QUEUE
 
 
 def texts(bursts: Bursts, now: float, *, is_last: bool = False) -> list[tuple[str, int, str]]:
@@ -54,7 +54,7 @@ def test_what_comes_and_goes_tells_no_more_often_than_what_stays() -> None:
         told += texts(bursts, second + 5)
         bursts.clear(QUEUE, "empty", now=second + 6)
         told += texts(bursts, second + 6)
-    firing = [one for one in told if one[2] == State.FIRING]
+    firing = [one for one in told if one[2] == AlertState.FIRING]
     assert len(firing) <= 4
     # Each that began has ended.
     assert len(told) == 2 * len(firing)
@@ -62,11 +62,11 @@ def test_what_comes_and_goes_tells_no_more_often_than_what_stays() -> None:
 
 def test_consumers_are_told_apart_and_kinds_are() -> None:
     bursts = Bursts("shop", 300)
-    bursts.add(Kind.LOG_HELD, "a holds", {}, now=0, topic="a")
-    bursts.add(Kind.LOG_HELD, "b holds", {}, now=0, topic="b")
+    bursts.add(AlertKind.LOG_HELD, "a holds", {}, now=0, topic="a")
+    bursts.add(AlertKind.LOG_HELD, "b holds", {}, now=0, topic="b")
     bursts.add(QUEUE, "t", {}, now=0)
     assert {one[0] for one in texts(bursts, 5)} == {"a holds", "b holds", "t"}
-    bursts.clear(Kind.LOG_HELD, "b is fine", now=9, topic="b")
+    bursts.clear(AlertKind.LOG_HELD, "b is fine", now=9, topic="b")
     assert texts(bursts, 9) == [("b is fine", 1, "resolved")]
 
 
@@ -75,13 +75,13 @@ def test_the_end_of_a_run_takes_all_that_waits() -> None:
     bursts.add(QUEUE, "t", {}, now=0)
     bursts.due(5)
     bursts.add(QUEUE, "u", {}, now=6)
-    bursts.add(Kind.RUN, "failed", {}, now=6)
+    bursts.add(AlertKind.RUN, "failed", {}, now=6)
     assert {one[0] for one in texts(bursts, 6, is_last=True)} == {"u", "failed"}
     assert bursts.next_due() is None
 
 
 def test_what_an_earlier_run_told_of_is_over_once() -> None:
     bursts = Bursts("shop", 300)
-    bursts.assume(Kind.RUN)
-    bursts.clear(Kind.RUN, "at work again", now=1)
+    bursts.assume(AlertKind.RUN)
+    bursts.clear(AlertKind.RUN, "at work again", now=1)
     assert texts(bursts, 1) == [("at work again", 1, "resolved")]

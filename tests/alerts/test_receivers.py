@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from penstock.alerts.config import BodyFormat
-from penstock.alerts.message import Kind, Message, State
-from penstock.alerts.receivers import Command, NotDeliveredError, Webhook
+from penstock.alerts.message import AlertKind, AlertMessage, AlertState
+from penstock.alerts.receivers import CommandReceiver, NotDeliveredError, Webhook
 from tests.alerts.hook import Hook, serving
 
-MESSAGE = Message("shop", Kind.ERROR_QUEUE, State.FIRING, "<!channel> & co", 3, {"table": "public.orders"})
+MESSAGE = AlertMessage(
+    "shop", AlertKind.ERROR_QUEUE, AlertState.FIRING, "<!channel> & co", 3, {"table": "public.orders"}
+)
 
 
 @pytest.fixture
@@ -129,25 +131,25 @@ def test_a_command_reads_one_message_from_its_standard_input(tmp_path: Path) -> 
     script = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
     # Arguments are no shell's.
     file = tmp_path / "a b; c"
-    Command([sys.executable, "-c", script, str(file)], 30).send(MESSAGE)
+    CommandReceiver([sys.executable, "-c", script, str(file)], 30).send(MESSAGE)
     assert json.loads(file.read_text())["facts"] == {"table": "public.orders"}
 
 
 def test_a_command_that_fails_hangs_or_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotDeliveredError, match=r"^ended with exit code 7$"):
-        Command([sys.executable, "-c", "raise SystemExit(7)"], 30).send(MESSAGE)
+        CommandReceiver([sys.executable, "-c", "raise SystemExit(7)"], 30).send(MESSAGE)
     with pytest.raises(NotDeliveredError, match=r"^cannot be started: no such file or directory$"):
-        Command([str(tmp_path / "nothing")], 30).send(MESSAGE)
+        CommandReceiver([str(tmp_path / "nothing")], 30).send(MESSAGE)
     began = time.monotonic()
     with pytest.raises(NotDeliveredError, match=r"did not end within 0.3 s, and was killed"):
         # Its child is killed with it.
-        Command(["sh", "-c", "sleep 60 & sleep 60"], 0.3).send(MESSAGE)
+        CommandReceiver(["sh", "-c", "sleep 60 & sleep 60"], 0.3).send(MESSAGE)
     assert time.monotonic() - began < 10
-    assert Command(["/opt/x/page", "--key=s3cret"], 1).label == "command 'page'"
+    assert CommandReceiver(["/opt/x/page", "--key=s3cret"], 1).label == "command 'page'"
 
 
 def test_a_command_that_reads_nothing_is_done_when_it_ends() -> None:
-    Command(["true"], 30).send(Message("shop", Kind.RUN, State.FIRING, "x" * 1_000_000))
+    CommandReceiver(["true"], 30).send(AlertMessage("shop", AlertKind.RUN, AlertState.FIRING, "x" * 1_000_000))
 
 
 def test_the_check_of_a_signature_that_the_page_shows_is_right(hook: Hook) -> None:

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from penstock.pipeline_file import parse
-from penstock.web.samples import Sample
+from penstock.web.samples import CurvePoint
 from penstock.web.server import WebServer
 from penstock.wiring import open_pipeline
 from tests.faults.proxy import Proxy
@@ -247,7 +247,7 @@ def test_fifty_watchers_ask_the_databases_no_more_often_than_one(shop: Lab, serv
     for stream in streams:
         with closing(stream):
             stream.shutdown(socket.SHUT_RDWR)
-    assert isinstance(watcher.samples.of(0)[0], Sample)
+    assert isinstance(watcher.samples.of(0)[0], CurvePoint)
 
 
 @pytest.mark.parametrize(

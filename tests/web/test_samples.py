@@ -11,7 +11,7 @@ from penstock.history import Consumer, ConsumerState
 from penstock.pipeline.observation import Observation
 from penstock.pipeline.status import not_set_up
 from penstock.position import Scn
-from penstock.web.samples import SPANS, Sample, Samples, sample_of
+from penstock.web.samples import SPANS, CurvePoint, Samples, sample_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def test_a_week_of_samples_takes_no_more_room_than_a_few_days() -> None:
     samples = Samples()
     for n in range(7 * 24 * 1800):
-        samples.add(Sample(n * 2.0, 1.0, n, 5, {"shop": 1}))
+        samples.add(CurvePoint(n * 2.0, 1.0, n, 5, {"shop": 1}))
 
     kept = [samples.of(number) for number in range(len(SPANS))]
     assert [len(found) for found in kept] == [span.points for span in SPANS]
@@ -30,7 +30,7 @@ def test_a_week_of_samples_takes_no_more_room_than_a_few_days() -> None:
 def test_a_step_of_a_longer_span_keeps_the_peak_and_all_that_was_applied() -> None:
     samples = Samples()
     for n in range(30):
-        samples.add(Sample(n * 2.0, 90.0 if n == 7 else 1.0, n * 100, 5000 if n == 8 else 0, {}))
+        samples.add(CurvePoint(n * 2.0, 90.0 if n == 7 else 1.0, n * 100, 5000 if n == 8 else 0, {}))
 
     first, second = samples.of(1)
     assert (first.lag_s, first.backlog, first.changes) == (90.0, 5000, 1400)

@@ -50,7 +50,7 @@ def waits(seconds: float) -> Observation:
     ],
 )
 def test_each_state_has_a_word_and_a_colour(observation: Observation | None, word: str, mood: str) -> None:
-    assert words.state_of(observation) == words.State(word, words.Mood(mood))
+    assert words.state_of(observation) == words.ShownState(word, words.Mood(mood))
 
 
 def test_a_copy_is_told_by_the_chunks_that_are_known() -> None:
@@ -60,7 +60,7 @@ def test_a_copy_is_told_by_the_chunks_that_are_known() -> None:
         TableDetail(TableName("public", "c"), None, False, 0, 0),
     ]
     copying = replace(seen(to_copy=2), detail=Detail([], tables, []))
-    assert words.copy_progress(copying) == words.CopyProgress(1, 4, 100)
+    assert words.copy_progress(copying) == words.CopyBar(1, 4, 100)
     assert words.copy_progress(replace(seen(), detail=Detail([], tables, []))) is None
     assert words.copy_progress(seen(to_copy=2)) is None
 

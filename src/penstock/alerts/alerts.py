@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from penstock.alerts.bursts import Bursts
-from penstock.alerts.message import Kind, Message
+from penstock.alerts.message import AlertKind, AlertMessage
 from penstock.alerts.receivers import NotDeliveredError, Receiver
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.listener import RunObserver
@@ -56,7 +56,7 @@ class Alerts(RunObserver):
         self._clock = clock
         self._bursts = Bursts(pipeline, every_s)
         self._changed = threading.Condition()
-        self._waiting: list[Message] = []
+        self._waiting: list[AlertMessage] = []
         self._is_ending = self._has_warned = False
         self._lost_at: float | None = None
         self._is_lost = False
@@ -65,13 +65,13 @@ class Alerts(RunObserver):
     def began(self) -> None:
         """Begin to send."""
         if self._was_down():
-            self._bursts.assume(Kind.RUN)
+            self._bursts.assume(AlertKind.RUN)
         self._thread = threading.Thread(target=self._work, name="alerts", daemon=True)
         self._thread.start()
 
     def following(self) -> None:
         """The run is at work: whatever ended the last one is over."""
-        self._clear(Kind.RUN, "the run is at work again")
+        self._clear(AlertKind.RUN, "the run is at work again")
         self._is_back()
 
     def retrying(self, error: RetryableError, left_s: float | None) -> None:
@@ -82,7 +82,9 @@ class Alerts(RunObserver):
         elif now - self._lost_at >= _LOST_FOR_S and not self._is_lost:
             self._is_lost = True
             self._add(
-                Kind.SERVER_LOST, f"out of reach for a minute: {error}; the run tries again", {"where": error.where}
+                AlertKind.SERVER_LOST,
+                f"out of reach for a minute: {error}; the run tries again",
+                {"where": error.where},
             )
 
     def queued(self, entry: ErrorEntry) -> None:
@@ -91,7 +93,7 @@ class Alerts(RunObserver):
         number = f"error {entry.error_number}, " if entry.error_number else ""
         text = f"transaction {entry.id} went to the error queue{where}: {number}{entry.error_message}"
         self._add(
-            Kind.ERROR_QUEUE,
+            AlertKind.ERROR_QUEUE,
             f"{text}. `penstock errors list` shows all",
             {
                 "id": entry.id,
@@ -107,7 +109,7 @@ class Alerts(RunObserver):
         """A batch is applied."""
         self._is_back()
         if not progress.in_queue:
-            self._clear(Kind.ERROR_QUEUE, "the error queue is empty again")
+            self._clear(AlertKind.ERROR_QUEUE, "the error queue is empty again")
 
     def waiting(self, progress: Progress) -> None:
         """Nothing waits; the error queue has just been counted."""
@@ -117,37 +119,37 @@ class Alerts(RunObserver):
         """The log at the source is held for too long, or is so no more, or was given up."""
         facts = facts or {}
         if event is Event.LOG_GIVEN_UP:
-            self._add(Kind.LOG_GIVEN_UP, text, facts, topic=str(facts.get("consumer")))
+            self._add(AlertKind.LOG_GIVEN_UP, text, facts, topic=str(facts.get("consumer")))
         elif event is Event.LOG_HELD and "over" in facts:
-            self._clear(Kind.LOG_HELD, text, topic=str(facts["over"]))
+            self._clear(AlertKind.LOG_HELD, text, topic=str(facts["over"]))
         elif event is Event.LOG_HELD and "key" in facts:
-            self._add(Kind.LOG_HELD, text, facts, topic=str(facts["key"]))
+            self._add(AlertKind.LOG_HELD, text, facts, topic=str(facts["key"]))
 
     def finished(self, progress: Progress, *, is_stopped: bool) -> None:
         """The run has ended as it should; one that was to end by itself is no news."""
         if is_stopped:
             left = f"; the error queue holds {count(progress.in_queue, 'transaction')}" if progress.in_queue else ""
             why = _TOLD_TO_STOP if progress.ended_by is None else f"the run stopped, for {progress.ended_by}"
-            self._add(Kind.RUN, f"{why}{left}", {"is_error": False})
+            self._add(AlertKind.RUN, f"{why}{left}", {"is_error": False})
         self._end()
 
     def failed(self, error: PenstockError) -> None:
         """An error has ended the run."""
         facts = {"is_error": True, "error": type(error).__name__, "exit_code": error.exit_code}
-        self._add(Kind.RUN, f"the run failed: {error}", facts)
+        self._add(AlertKind.RUN, f"the run failed: {error}", facts)
         self._end()
 
     def _is_back(self) -> None:
         if self._is_lost:
-            self._clear(Kind.SERVER_LOST, "all servers answer again")
+            self._clear(AlertKind.SERVER_LOST, "all servers answer again")
         self._lost_at, self._is_lost = None, False
 
-    def _add(self, kind: Kind, text: str, facts: Mapping[str, object], *, topic: str = "") -> None:
+    def _add(self, kind: AlertKind, text: str, facts: Mapping[str, object], *, topic: str = "") -> None:
         with self._changed:
             self._bursts.add(kind, printable(text), facts, now=self._clock(), topic=topic)
             self._changed.notify_all()
 
-    def _clear(self, kind: Kind, text: str, *, topic: str = "") -> None:
+    def _clear(self, kind: AlertKind, text: str, *, topic: str = "") -> None:
         with self._changed:
             self._bursts.clear(kind, printable(text), now=self._clock(), topic=topic)
             self._changed.notify_all()
@@ -178,7 +180,7 @@ class Alerts(RunObserver):
         del self._waiting[:-_MOST_WAITING]
         return bool(self._waiting)
 
-    def _hand_over(self, message: Message) -> None:
+    def _hand_over(self, message: AlertMessage) -> None:
         reason = ""
         for pause_s in (0.0, *_PAUSES_S):
             with self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.alerts.message import Kind, Message, State
+from penstock.alerts.message import AlertKind, AlertMessage, AlertState
 
 GATHER_S = 2.0
 """A message waits so long for others of its kind, since what fails seldom fails alone."""
@@ -39,9 +39,9 @@ class Bursts:
 
     pipeline: str
     every_s: float
-    _topics: dict[tuple[Kind, str], _Topic] = field(default_factory=dict)
+    _topics: dict[tuple[AlertKind, str], _Topic] = field(default_factory=dict)
 
-    def add(self, kind: Kind, text: str, facts: Mapping[str, object], *, now: float, topic: str = "") -> None:
+    def add(self, kind: AlertKind, text: str, facts: Mapping[str, object], *, now: float, topic: str = "") -> None:
         """Something happened that a person is to know of; `text` and `facts` of the first one are sent."""
         one = self._topics.setdefault((kind, topic), _Topic())
         one.count += 1
@@ -51,7 +51,7 @@ class Bursts:
             silent_until = now if one.sent_at is None else one.sent_at + self.every_s
             one.due_at = max(now + GATHER_S, silent_until)
 
-    def clear(self, kind: Kind, text: str, *, now: float, topic: str = "") -> None:
+    def clear(self, kind: AlertKind, text: str, *, now: float, topic: str = "") -> None:
         """It is over; nothing is sent where nobody was told that it had begun."""
         one = self._topics.get((kind, topic))
         if one is None:
@@ -61,7 +61,7 @@ class Bursts:
         if one.is_told:
             one.over, one.due_at = text, now
 
-    def assume(self, kind: Kind) -> None:
+    def assume(self, kind: AlertKind) -> None:
         """People were told by an earlier run that they are needed."""
         self._topics.setdefault((kind, ""), _Topic()).is_told = True
 
@@ -69,7 +69,7 @@ class Bursts:
         """When there will be something to send; None while there is nothing."""
         return min((one.due_at for one in self._topics.values() if one.due_at is not None), default=None)
 
-    def due(self, now: float, *, is_last: bool = False) -> list[Message]:
+    def due(self, now: float, *, is_last: bool = False) -> list[AlertMessage]:
         """Take the messages whose time has come; `is_last` takes all of them, for there will be no other time."""
         found = []
         for (kind, _), one in list(self._topics.items()):
@@ -77,11 +77,11 @@ class Bursts:
                 continue
             one.due_at = None
             if one.over is not None:
-                found.append(Message(self.pipeline, kind, State.RESOLVED, one.over))
+                found.append(AlertMessage(self.pipeline, kind, AlertState.RESOLVED, one.over))
                 one.over, one.is_told = None, False
             elif one.first is not None:
                 text, facts = one.first
                 more = f" (and {one.count - 1:,} more)" if one.count > 1 else ""
-                found.append(Message(self.pipeline, kind, State.FIRING, text + more, one.count, facts))
+                found.append(AlertMessage(self.pipeline, kind, AlertState.FIRING, text + more, one.count, facts))
                 one.count, one.first, one.sent_at, one.is_told = 0, None, now, True
         return found

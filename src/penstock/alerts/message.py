@@ -12,7 +12,7 @@ from enum import StrEnum
 VERSION = 1
 
 
-class Kind(StrEnum):
+class AlertKind(StrEnum):
     """What a message is about. The names stay: receivers are built on them; docs/monitoring.md lists them."""
 
     ERROR_QUEUE = "error_queue"
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     LOG_GIVEN_UP = "log_given_up"
 
 
-class State(StrEnum):
+class AlertState(StrEnum):
     """Whether a person is needed."""
 
     FIRING = "firing"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Message:
+class AlertMessage:
     """What is sent.
 
     Attributes:
@@ -41,8 +41,8 @@ class Message:
     """
 
     pipeline: str
-    kind: Kind
-    state: State
+    kind: AlertKind
+    state: AlertState
     text: str
     count: int = 1
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Message:
 
     def to_slack(self) -> bytes:
         """The message as Slack's incoming webhooks take it, and Mattermost's."""
-        mark = ":rotating_light:" if self.state is State.FIRING else ":white_check_mark:"
+        mark = ":rotating_light:" if self.state is AlertState.FIRING else ":white_check_mark:"
         # Slack reads commands between < and >: a table may be called <!channel>.
         text = self.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return json.dumps({"text": f"{mark} *{self.pipeline}*: {text}"}).encode()

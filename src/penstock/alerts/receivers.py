@@ -18,7 +18,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from penstock.alerts.config import BodyFormat, OnErrorConfig
-from penstock.alerts.message import Message
+from penstock.alerts.message import AlertMessage
 
 _MOST_READ = 1024
 
@@ -34,11 +34,11 @@ class Receiver(ABC):
     """Who it is, for a log: without secrets."""
 
     @abstractmethod
-    def send(self, message: Message) -> None:
+    def send(self, message: AlertMessage) -> None:
         """Hand over a message; raises NotDeliveredError."""
 
 
-class Command(Receiver):
+class CommandReceiver(Receiver):
     """A program that is started for each message, which it reads from its standard input."""
 
     def __init__(self, arguments: Sequence[str], timeout_s: float) -> None:
@@ -47,7 +47,7 @@ class Command(Receiver):
         self._timeout_s = timeout_s
         self.label = f"command {os.path.basename(arguments[0])!r}"  # noqa: PTH119  # the text of a path, as given
 
-    def send(self, message: Message) -> None:
+    def send(self, message: AlertMessage) -> None:
         """See `Receiver`; an exit code other than 0 is a failure."""
         try:
             process = subprocess.Popen(
@@ -97,7 +97,7 @@ class Webhook(Receiver):
         self._opener = urllib.request.build_opener(_NoRedirect)
         self.label = f"webhook at {urlsplit(url).hostname}"
 
-    def send(self, message: Message) -> None:
+    def send(self, message: AlertMessage) -> None:
         """See `Receiver`; any answer but 2xx is a failure."""
         body = message.to_slack() if self._form is BodyFormat.SLACK else message.to_json()
         stamp = str(int(self._clock()))
@@ -133,7 +133,7 @@ def signature(secret: str, stamp: str, body: bytes) -> str:
 def receiver_of(config: OnErrorConfig) -> Receiver:
     """Make the receiver that a pipeline file names."""
     if config.command is not None:
-        return Command(config.command, config.timeout_s)
+        return CommandReceiver(config.command, config.timeout_s)
     assert config.url is not None
     return Webhook(config.url, form=config.format, secret=config.secret, timeout_s=config.timeout_s)
 

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.pipeline.status import Status
 
 
-class Asked(Protocol):
+class SampledPipeline(Protocol):
     """A pipeline as far as it is looked at: one that applies, or one that publishes."""
 
     config: PipelineConfig
@@ -48,7 +48,7 @@ class PipelineSample:
         return cls(status.pipeline, status, queued)
 
 
-def sample(pipeline: Asked) -> PipelineSample:
+def sample(pipeline: SampledPipeline) -> PipelineSample:
     """Look at a pipeline, over connections of its own; a server out of reach makes a sample that says so.
 
     Both databases are asked, so it takes some milliseconds, and up to a connection's timeout.

@@ -17,7 +17,7 @@ from penstock.web.samples import SPANS
 
 if TYPE_CHECKING:
     from penstock.web.site import Site
-    from penstock.web.watcher import Seen, Watcher
+    from penstock.web.watcher import Sighting, Watcher
 
 _QUIET_S = 15.0
 """A stream that says nothing for longer is taken for dead by what lies between."""
@@ -97,7 +97,7 @@ class LivePages:
 
     async def _stream(self, watchers: list[Watcher], *, as_card: bool) -> AsyncIterator[str]:
         """Yield events. Each holds only parts that are not as this page has them already."""
-        news: asyncio.Queue[tuple[Watcher, Seen]] = asyncio.Queue(maxsize=1)
+        news: asyncio.Queue[tuple[Watcher, Sighting]] = asyncio.Queue(maxsize=1)
 
         async def listen(watcher: Watcher) -> None:
             async with aclosing(watcher.news()) as found:

@@ -37,7 +37,7 @@ CHANGES = 50
 
 
 @dataclass(frozen=True)
-class Wanted:
+class QueueFilter:
     """Which entries a person has asked for, as the fields of the form have it."""
 
     table: str = ""
@@ -47,7 +47,7 @@ class Wanted:
     text: str = ""
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> Wanted:
+    def of(cls, fields: Mapping[str, str]) -> QueueFilter:
         """Read it from a query or a form."""
         return cls(*(fields.get(name, "").strip() for name in ("table", "error", "since", "until", "text")))
 
@@ -148,7 +148,7 @@ class Queue:
         """Open the queue, on a session of its own."""
         return self.pipeline.errors()
 
-    def page(self, wanted: Wanted, place: Mapping[str, str]) -> Page:
+    def page(self, wanted: QueueFilter, place: Mapping[str, str]) -> Page:
         """Return the page of the list that `after` or `before` names."""
         chosen = wanted.filter
         after, before = _place(place.get("after")), _place(place.get("before"))
@@ -214,7 +214,7 @@ class Queue:
             job.again = {name: value for name, value in form.items() if name != "dry"}
         return job
 
-    def retry_all(self, wanted: Wanted, form: Mapping[str, str]) -> Job:
+    def retry_all(self, wanted: QueueFilter, form: Mapping[str, str]) -> Job:
         """Apply all entries again that are wanted now, in commit order."""
         attempt = Attempt.of(form)
         chosen = [entry.id for entry in self.errors().entries(wanted.filter)]
@@ -231,7 +231,7 @@ class Queue:
 
         return self._jobs.begin(f"delete {count(len(entry_ids), 'transaction')}", entry_ids, work)
 
-    def delete_all(self, wanted: Wanted) -> Job:
+    def delete_all(self, wanted: QueueFilter) -> Job:
         """Give up all entries that are wanted now."""
         return self.delete([entry.id for entry in self.errors().entries(wanted.filter)], skip_gone=True)
 

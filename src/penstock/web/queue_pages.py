@@ -14,7 +14,7 @@ from penstock.errors import OperatorError
 from penstock.pipeline.errors import ShownEntry
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
-from penstock.web.queue import CHANGES, Queue, Wanted, place_text
+from penstock.web.queue import CHANGES, Queue, QueueFilter, place_text
 from penstock.web.threads import in_thread
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class QueuePages:
     async def list_(self, request: Request) -> Response:
         """List the queue, page by page."""
         name, queue = self._of(request)
-        wanted = Wanted.of(request.query_params)
+        wanted = QueueFilter.of(request.query_params)
         page = await in_thread(queue.page, wanted, request.query_params)
         return self._site.page(
             request,
@@ -115,7 +115,7 @@ class QueuePages:
         """Retry or delete all entries that fit a filter; the number is said, and asked about, first."""
         name, queue = self._of(request)
         form = await self._site.form(request)
-        wanted = Wanted.of(form)
+        wanted = QueueFilter.of(form)
         if "confirmed" not in form:
             number = await in_thread(lambda: queue.errors().count(wanted.filter))
             is_retry = request.path_params["action"] == "retry"

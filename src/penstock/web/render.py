@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from penstock import __version__
 from penstock.web import words
 from penstock.web.samples import SPANS
-from penstock.web.watcher import Seen, Watcher
+from penstock.web.watcher import Sighting, Watcher
 
 FOLDER = Path(__file__).parent
 
@@ -58,7 +58,7 @@ class Renderer:
     def __init__(self) -> None:
         """Read the templates when they are first asked for."""
         self._environment = environment()
-        self._made: dict[tuple[str, bool], tuple[Seen, dict[str, str]]] = {}
+        self._made: dict[tuple[str, bool], tuple[Sighting, dict[str, str]]] = {}
 
     def set(self, name: str, value: object) -> None:
         """Let all templates know a value."""
@@ -68,16 +68,16 @@ class Renderer:
         """Fill a template."""
         return self._environment.get_template(template).render(**values)
 
-    def parts(self, watcher: Watcher, seen: Seen | None) -> dict[str, str]:
+    def parts(self, watcher: Watcher, seen: Sighting | None) -> dict[str, str]:
         """Return the parts of a pipeline's page, by the ids of their elements."""
         values = shown(watcher, seen)
         return {name: self.page(f"parts/{name}.html", **values) for name in PARTS}
 
-    def card(self, watcher: Watcher, seen: Seen | None) -> str:
+    def card(self, watcher: Watcher, seen: Sighting | None) -> str:
         """Return a pipeline as one of several."""
         return self.page("parts/card.html", **shown(watcher, seen))
 
-    def event(self, watcher: Watcher, seen: Seen, sent: dict[str, str], *, as_card: bool) -> str:
+    def event(self, watcher: Watcher, seen: Sighting, sent: dict[str, str], *, as_card: bool) -> str:
         """Return what was seen as an event for the page's script.
 
         Args:
@@ -89,7 +89,7 @@ class Renderer:
         plain = {"pipeline": watcher.name, "sample": seen.sample.to_json(), "parts": new}
         return f"event: seen\ndata: {json.dumps(plain, separators=(',', ':'))}\n\n"
 
-    def _parts(self, watcher: Watcher, seen: Seen, *, as_card: bool) -> dict[str, str]:
+    def _parts(self, watcher: Watcher, seen: Sighting, *, as_card: bool) -> dict[str, str]:
         key = watcher.name, as_card
         made = self._made.get(key)
         if made is None or made[0] is not seen:
@@ -98,7 +98,7 @@ class Renderer:
         return made[1]
 
 
-def shown(watcher: Watcher, seen: Seen | None) -> dict[str, Any]:
+def shown(watcher: Watcher, seen: Sighting | None) -> dict[str, Any]:
     """What the templates of a pipeline's parts draw from."""
     observation = None if seen is None else seen.observation
     status = None if observation is None else observation.status
@@ -148,7 +148,7 @@ class TableRow:
     changed_at: datetime | None = None
 
 
-def table_rows(watcher: Watcher, seen: Seen) -> list[TableRow]:
+def table_rows(watcher: Watcher, seen: Sighting) -> list[TableRow]:
     """A row for each table: those that have errors or no copy yet come first."""
     status, detail = seen.observation.status, seen.observation.detail
     rows = [

@@ -15,7 +15,7 @@ _MOST_CONSUMERS = 6
 
 
 @dataclass(frozen=True)
-class Sample:
+class CurvePoint:
     """One point of every curve.
 
     Attributes:
@@ -38,16 +38,16 @@ class Sample:
         return [round(self.at_s, 1), lag_s, self.changes, self.backlog, self.held]
 
 
-def sample_of(seen: Observation) -> Sample:
+def sample_of(seen: Observation) -> CurvePoint:
     """What an observation adds to the curves."""
     at_s, status = seen.at.timestamp(), seen.status
     if status is None:
-        return Sample(at_s)
+        return CurvePoint(at_s)
     if status.source_lost is not None:
-        return Sample(at_s, status.lag_s, status.changes)
+        return CurvePoint(at_s, status.lag_s, status.changes)
     held = {_name(one.consumer, status.consumer_id): one for one in status.consumers}
     sizes = {name: one.size_bytes for name, one in list(held.items())[:_MOST_CONSUMERS]}
-    return Sample(at_s, status.lag_s, status.changes, status.backlog_changes, sizes)
+    return CurvePoint(at_s, status.lag_s, status.changes, status.backlog_changes, sizes)
 
 
 def _name(consumer: Consumer, own_id: str) -> str:
@@ -55,7 +55,7 @@ def _name(consumer: Consumer, own_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Span:
+class CurveSpan:
     """One of the lengths of time that can be looked at: so many points, so far apart."""
 
     name: str
@@ -63,7 +63,7 @@ class Span:
     points: int
 
 
-SPANS = (Span("30 min", 0, 900), Span("8 h", 30, 960), Span("3 days", 300, 864))
+SPANS = (CurveSpan("30 min", 0, 900), CurveSpan("8 h", 30, 960), CurveSpan("3 days", 300, 864))
 """The first takes every sample as it comes. All of them together are a few hundred kilobytes for each pipeline."""
 
 
@@ -72,9 +72,9 @@ class Samples:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._kept: list[deque[Sample]] = [deque(maxlen=span.points) for span in SPANS]
+        self._kept: list[deque[CurvePoint]] = [deque(maxlen=span.points) for span in SPANS]
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: CurvePoint) -> None:
         """Add a sample; each step of a longer span keeps the worst lag and backlog of its samples."""
         for span, kept in zip(SPANS, self._kept, strict=True):
             if span.every_s and kept and kept[-1].at_s // span.every_s == sample.at_s // span.every_s:
@@ -82,12 +82,12 @@ class Samples:
             else:
                 kept.append(sample)
 
-    def of(self, span: int) -> Sequence[Sample]:
+    def of(self, span: int) -> Sequence[CurvePoint]:
         """Return the samples of a span, the oldest first."""
         return list(self._kept[span])
 
 
-def _together(step: Sample, sample: Sample) -> Sample:
+def _together(step: CurvePoint, sample: CurvePoint) -> CurvePoint:
     """One point for the samples of a step so far, and one more."""
     return replace(
         sample,

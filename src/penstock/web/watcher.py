@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.pipeline.observation import Observation, observe
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
-from penstock.web.samples import Sample, Samples, sample_of
+from penstock.web.samples import CurvePoint, Samples, sample_of
 
 log = logging.getLogger("penstock")
 
@@ -34,13 +34,13 @@ _SLOWEST_S = 5.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sighting:
     """What the last look has shown, with the sample that it adds; `number` counts the looks."""
 
     number: int
     observation: Observation
     before: Observation | None
-    sample: Sample
+    sample: CurvePoint
     every_s: float
 
 
@@ -58,7 +58,7 @@ class Watcher:
         self.config = config
         self.open_pipeline = open_pipeline
         self.samples = Samples()
-        self.seen: Seen | None = None
+        self.seen: Sighting | None = None
         self.changed_at: dict[TableName, datetime] = {}
         """When the rows of each table were last seen to be written."""
         self._watching = 0
@@ -88,7 +88,7 @@ class Watcher:
         """Look at once: something was done that people want to see."""
         self._soon.set()
 
-    async def news(self) -> AsyncGenerator[Seen]:
+    async def news(self) -> AsyncGenerator[Sighting]:
         """Yield what was seen last, and then each time what is new; whoever is slow misses what is old by then."""
         self._watching += 1
         self._soon.set()
@@ -132,7 +132,7 @@ class Watcher:
         self._note_changed(observation, before.observation if before is not None else None)
         self.samples.add(sample)
         number, last = (1, None) if before is None else (before.number + 1, before.observation)
-        self.seen = Seen(number, observation, last, sample, self._every_s(observation.took_s))
+        self.seen = Sighting(number, observation, last, sample, self._every_s(observation.took_s))
         self._tell()
 
     def _note_changed(self, now: Observation, before: Observation | None) -> None:

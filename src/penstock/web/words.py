@@ -33,36 +33,36 @@ class Mood(StrEnum):
 
 
 @dataclass(frozen=True)
-class State:
+class ShownState:
     """A pipeline's state in a word or two."""
 
     word: str
     mood: Mood
 
 
-def state_of(seen: Observation | None) -> State:
+def state_of(seen: Observation | None) -> ShownState:
     """Say in a word how a pipeline is doing."""
     if seen is None:
-        return State("looking", Mood.OFF)
+        return ShownState("looking", Mood.OFF)
     status = seen.status
     if status is None:
-        return State("out of reach", Mood.BAD)
+        return ShownState("out of reach", Mood.BAD)
     if status.state is not PipelineState.RUNNING:
         is_bad = status.state is PipelineState.ABORTED or status.refused is not None
-        return State(str(status.state), Mood.BAD if is_bad else Mood.OFF)
+        return ShownState(str(status.state), Mood.BAD if is_bad else Mood.OFF)
     if status.source_lost is not None:
-        return State("source out of reach", Mood.BAD)
+        return ShownState("source out of reach", Mood.BAD)
     if any(wait.seconds > _HELD_UP_S for wait in seen.work.waits):
-        return State("waits for a lock", Mood.LATE)
+        return ShownState("waits for a lock", Mood.LATE)
     if status.to_copy:
-        return State("copying", Mood.BUSY)
+        return ShownState("copying", Mood.BUSY)
     if status.lag_s is not None and status.lag_s > _LATE_S:
-        return State("catching up", Mood.LATE)
-    return State("following, with errors", Mood.BAD) if status.errors else State("following", Mood.GOOD)
+        return ShownState("catching up", Mood.LATE)
+    return ShownState("following, with errors", Mood.BAD) if status.errors else ShownState("following", Mood.GOOD)
 
 
 @dataclass(frozen=True)
-class CopyProgress:
+class CopyBar:
     """How far a first copy is: `share` is of the chunks that are known, 0 to 1."""
 
     chunks_copied: int
@@ -75,7 +75,7 @@ class CopyProgress:
         return self.chunks_copied / self.chunks
 
 
-def copy_progress(seen: Observation | None) -> CopyProgress | None:
+def copy_progress(seen: Observation | None) -> CopyBar | None:
     """How far the first copy is that is under way; None where there is none, or it is not cut into chunks yet."""
     if seen is None or seen.status is None or not seen.status.to_copy or seen.detail is None:
         return None
@@ -83,7 +83,7 @@ def copy_progress(seen: Observation | None) -> CopyProgress | None:
     chunks = sum(one.chunks for one in tables)
     if not chunks:
         return None
-    return CopyProgress(sum(one.chunks_copied for one in tables), chunks, sum(one.rows_copied for one in tables))
+    return CopyBar(sum(one.chunks_copied for one in tables), chunks, sum(one.rows_copied for one in tables))
 
 
 def problems_of(seen: Observation) -> list[Problem]:

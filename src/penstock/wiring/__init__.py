@@ -18,7 +18,7 @@ from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
 from penstock.dialects.postgres.connection import database_of, referring_url_of, secrets_of
-from penstock.dialects.postgres.examine import Asked, examine
+from penstock.dialects.postgres.examine import ExaminedPart, examine
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
@@ -103,7 +103,7 @@ _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], Targe
 }
 """By `type` of a connection: the databases that changes are captured from, and those that they are applied to."""
 
-_EXAMINERS: Mapping[str, Callable[[str, Asked], Examination]] = {"postgres": examine}
+_EXAMINERS: Mapping[str, Callable[[str, ExaminedPart], Examination]] = {"postgres": examine}
 """By `type` of a connection: what looks at a database for `penstock doctor`."""
 
 
@@ -119,7 +119,7 @@ def examine_database(
     Raises:
         PenstockError: It cannot be connected to, or asked.
     """
-    return _EXAMINERS[connection.type](connection.url, Asked(tuple(patterns), is_source, sessions))
+    return _EXAMINERS[connection.type](connection.url, ExaminedPart(tuple(patterns), is_source, sessions))
 
 
 def url_secrets(connection: ConnectionConfig) -> Sequence[str]:

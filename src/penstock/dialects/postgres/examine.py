@@ -34,7 +34,7 @@ _HERE = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExaminedPart:
     """What a database is examined for.
 
     Attributes:
@@ -48,7 +48,7 @@ class Asked:
     sessions: int = 1
 
 
-def examine(url: str, asked: Asked) -> Examination:
+def examine(url: str, asked: ExaminedPart) -> Examination:
     """Look at a database; nothing is changed, and no row of a table is read.
 
     Raises:
@@ -80,7 +80,7 @@ class _Look:
 
     connection: Connection
     where: str
-    asked: Asked
+    asked: ExaminedPart
 
     def all(self) -> Iterator[Finding]:
         looks: list[Callable[[], Iterator[Finding]]] = [
