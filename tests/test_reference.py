@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripts.reference import message_page
+from scripts.reference import command_page, message_page, settings_page
 from scripts.reference.raised import VALUE, Found, messages
 
 import penstock
@@ -35,6 +35,27 @@ def told() -> list[str]:
 
 def test_the_page_of_messages_is_as_the_code_raises_them() -> None:
     assert message_page.PAGE.read_text(encoding="utf-8") == message_page.page(), ANEW
+
+
+def test_the_page_of_settings_is_as_the_schema_has_them() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), ANEW
+
+
+def test_the_usage_and_options_of_commands_are_as_the_code_has_them() -> None:
+    text = command_page.PAGE.read_text(encoding="utf-8")
+    assert text == command_page.page(text), ANEW
+
+
+def test_a_command_that_the_page_lacks_gets_a_section_and_an_option_that_is_gone_goes() -> None:
+    text = command_page.PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition("\n### `penstock demo`")
+    without = before.replace("| `--repair` |", "| `--mend` |") + "\n### " + rest.partition("\n### ")[2]
+
+    made = command_page.page(without)
+
+    assert "--mend" not in made
+    assert "\n### `penstock demo`\n" in made
+    assert made.index("### `penstock demo`") < made.index("### Of some pipelines")
 
 
 def test_the_first_words_of_each_message_lead_to_its_entry(raised: Found, told: list[str]) -> None:
