@@ -48,6 +48,7 @@ from penstock.schema import TableSchema
 from penstock.sinks.archive.sink import ArchiveSink
 from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
+from penstock.sources.change_files.read import read_archive
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.spark_source import Db2LogSource
@@ -120,6 +121,21 @@ _FOLDER_SINKS: Mapping[str, Callable[[str, Storage, PublishConfig], Sink]] = {
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
     """Put a pipeline file to work; nothing is connected to yet. Spark starts at once where Java was begun for it."""
+    pipeline = _opened(config, java)
+    path = _archive_path(config)
+    if path is not None:
+        pipeline.reads_changes = partial(read_archive, path)
+    return pipeline
+
+
+def _archive_path(config: PipelineConfig) -> str | None:
+    """The archive that a pipeline publishes to, or captures from; None if it has none."""
+    if config.publish is not None and config.publish.form in set(Encoding):
+        return config.publish.path
+    return config.capture.path if config.capture.source == "change_files" else None
+
+
+def _opened(config: PipelineConfig, java: Java | None) -> Pipeline | Publication:
     spark = _spark(config, java)
     if java is not None:
         spark.begin()

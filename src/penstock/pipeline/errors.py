@@ -10,6 +10,7 @@ from penstock.apply.entry_rows import CurrentRow, stand
 from penstock.apply.error_queue import ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern
+from penstock.pipeline.shown import entries_html, entry_html
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class ShownEntry:
     transaction: Transaction
     current_rows: Sequence[CurrentRow]
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with row values, which is what was asked for."""
+        return entry_html(self.entry, self.current_rows)
+
 
 class Errors:
     """The entries of a pipeline's process. What applies them again is `Pipeline.retry`."""
@@ -72,6 +77,10 @@ class Errors:
         """Return the entries that are meant, in commit order."""
         tables = self._tables() if wanted.tables else {}
         return [entry for entry in self._queue.entries() if wanted.fits(entry, tables.get(entry.id, ()))]
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the queue: without row values."""
+        return entries_html(self.entries())
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.
