@@ -35,7 +35,8 @@ WAIT_S = 60
 # What differs from one time to the next.
 VARYING = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.]*(Z|[+-]\d\d(:\d\d)?)?", "TIME"),
-    (r"\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d:\d\d\b", "TIME"),
+    # In a narrow column a time is broken into lines.
+    (r"\d{4}-\d\d-\d\d|\d\d-\d\d \d\d:\d\d:\d\d|\bT?\d\d:\d\d:\d\d\b\.?|\b\d{6}\+\d\d:", "TIME"),
     (r"\d[\d,.]* ?(s|ms|min|h|MB|kB|GB|%)\b", "SIZE"),
     (r"\bin \d+ chunks?|\d+ chunks?", "CHUNKS"),
     (r"(low|high|position|transaction) +\d+|\(\d+ at the source", "NUMBER"),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from penstock import html
 from penstock.apply.ledger import ProcessState
@@ -32,7 +32,7 @@ from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
-from penstock.pipeline.samples import StatusSamples
+from penstock.pipeline.samples import Plot, StatusSamples
 from penstock.pipeline.status import Status
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
@@ -112,15 +112,15 @@ class Capturing:
         """Samples of the status, to draw: `with pipeline.watch() as samples: ...`, or `watch().take_for(10)`."""
         return StatusSamples(self.status, every_s=every_s)
 
-    def plot_lag(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Any:
-        """Draw the lag over time, of samples or of the next seconds; returns matplotlib's axes.
+    def plot_lag(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Plot:
+        """Draw the lag over time, of samples or of the next seconds.
 
         Raises:
             OperatorError: matplotlib is not installed.
         """
         return (samples or self.watch().take_for(for_s)).plot_lag()
 
-    def plot_throughput(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Any:
+    def plot_throughput(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Plot:
         """Draw the changes that are applied a second; as `plot_lag`."""
         return (samples or self.watch().take_for(for_s)).plot_throughput()
 

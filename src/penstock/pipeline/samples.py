@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from penstock.pipeline.status import Status
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_COLOUR = "#00796b"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,43 @@ class StatusSample:
         return cls(
             at, status.lag_s, status.backlog_changes, status.transactions, status.changes, status.errors + status.held
         )
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing of matplotlib's, which a notebook shows.
+
+    Attributes:
+        axes: Matplotlib's, for titles and lines of your own.
+    """
+
+    axes: Any
+
+    @classmethod
+    def of(cls, title: str, unit: str) -> Plot:
+        """An empty drawing over time, in a figure that pyplot does not keep."""
+        try:
+            from matplotlib import dates
+            from matplotlib.figure import Figure
+        except ImportError as exc:
+            raise OperatorError("matplotlib is not installed", do="pip install 'penstock[notebook]'") from exc
+        axes = Figure(figsize=(8, 2.6), layout="constrained").add_subplot()
+        axes.set_title(title, loc="left")
+        axes.set_ylabel(unit)
+        concise: Any = dates.ConciseDateFormatter
+        axes.xaxis.set_major_formatter(concise(axes.xaxis.get_major_locator()))
+        axes.grid(visible=True, alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        return cls(axes)
+
+    def save(self, path: str) -> None:
+        """Write it to a file, whose ending says the format."""
+        self.axes.figure.savefig(path)
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        self.axes.figure.savefig(picture, format="png", dpi=100)
+        return picture.getvalue()
 
 
 class StatusSamples:
@@ -95,27 +135,25 @@ class StatusSamples:
         names = list(StatusSample.__dataclass_fields__)
         return pd.DataFrame([asdict(one) for one in self._found], columns=names).set_index("at")
 
-    def plot_lag(self) -> Any:
-        """Draw the lag in seconds over time; returns matplotlib's axes.
+    def plot_lag(self) -> Plot:
+        """Draw the lag in seconds over time.
 
         Raises:
             OperatorError: matplotlib is not installed.
         """
-        axes = _axes("lag", "seconds")
-        points = [(one.at, one.lag_s) for one in self._found]
-        axes.plot(
-            [at for at, _ in points], [float("nan") if lag is None else lag for _, lag in points], color="#00796b"
-        )
-        axes.set_ylim(bottom=0)
-        return axes
+        plot = Plot.of("lag", "seconds")
+        lags = [float("nan") if one.lag_s is None else one.lag_s for one in self._found]
+        plot.axes.plot([one.at for one in self._found], lags, color=_COLOUR)
+        plot.axes.set_ylim(bottom=0)
+        return plot
 
-    def plot_throughput(self) -> Any:
-        """Draw the applied changes a second over time; returns matplotlib's axes. Raises as `plot_lag` does."""
-        axes = _axes("applied", "changes a second")
+    def plot_throughput(self) -> Plot:
+        """Draw the applied changes a second over time. Raises as `plot_lag` does."""
+        plot = Plot.of("applied", "changes a second")
         rates = self.throughput()
-        axes.step([at for at, _ in rates], [rate for _, rate in rates], where="pre", color="#00796b")
-        axes.set_ylim(bottom=0)
-        return axes
+        plot.axes.step([at for at, _ in rates], [rate for _, rate in rates], where="pre", color=_COLOUR)
+        plot.axes.set_ylim(bottom=0)
+        return plot
 
     def throughput(self) -> list[tuple[datetime, float]]:
         """Changes a second that were applied between each sample and the one before it, by the later one's time."""
@@ -136,20 +174,3 @@ class StatusSamples:
             if self._stop.wait(self._every_s):
                 self.take()
                 return
-
-
-def _axes(title: str, unit: str) -> Any:
-    try:
-        from matplotlib import dates
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise OperatorError("matplotlib is not installed", do="pip install 'penstock[notebook]'") from exc
-    # A figure of its own: nothing is kept by pyplot, which would show it twice.
-    axes = Figure(figsize=(8, 2.6), layout="constrained").add_subplot()
-    axes.set_title(title, loc="left")
-    axes.set_ylabel(unit)
-    concise: Any = dates.ConciseDateFormatter
-    axes.xaxis.set_major_formatter(concise(axes.xaxis.get_major_locator()))
-    axes.grid(visible=True, alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return axes
