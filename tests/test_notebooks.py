@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -32,10 +34,14 @@ def played(name: str, folder: Path) -> list[str]:
     return ["".join(map(shown, cell.outputs)) for cell in book.cells if cell.cell_type == "code"]
 
 
-def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the kernel keep its server in a folder where it is found, and prepare nothing for later runs."""
-    monkeypatch.setenv("PENSTOCK_CACHE", "")
-    monkeypatch.setenv("TMPDIR", str(folder))
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the kernel keeps its server, so that it is found, and which another user may enter; nothing is prepared."""
+    with tempfile.TemporaryDirectory(prefix="penstock-notebook-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        monkeypatch.setenv("PENSTOCK_CACHE", "")
+        monkeypatch.setenv("TMPDIR", name)
+        yield Path(name)
 
 
 def shown(output: NotebookNode) -> str:
@@ -53,10 +59,8 @@ def test_a_notebook_is_stored_without_what_it_printed(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_from_zero_to_a_live_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_folder(tmp_path, monkeypatch)
-
-    cells = played("from_zero_to_a_live_copy.ipynb", tmp_path)
+def test_from_zero_to_a_live_copy(folder: Path) -> None:
+    cells = played("from_zero_to_a_live_copy.ipynb", folder)
 
     text = "\n".join(cells)
     assert "nothing is in the way" in text
@@ -67,10 +71,8 @@ def test_from_zero_to_a_live_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_changed_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_folder(tmp_path, monkeypatch)
-
-    cells = played("what_changed_and_why.ipynb", tmp_path)
+def test_what_changed_and_why(folder: Path) -> None:
+    cells = played("what_changed_and_why.ipynb", folder)
 
     text = "\n".join(cells)
     assert "(3, 1)" in text or "(2, 1)" in text
