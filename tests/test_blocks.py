@@ -100,7 +100,7 @@ def test_yaml_is_a_pipeline_file_or_a_part_of_one(block: Fence) -> None:
 def test_a_part_of_a_file_with_an_unknown_setting_is_seen() -> None:
     schema = without_required(json.loads((ROOT / "docs/pipeline.schema.json").read_text()))
     jsonschema.validate({"apply": {"ddl": "apply"}}, schema)
-    for wrong in ({"apply": {"dll": "apply"}}, {"apply": {"ddl": "perhaps"}}, {"aply": {}}):
+    for wrong in ({"apply": {"dll": "apply"}}, {"apply": {"ddl": "perhaps"}}, {"applied": {}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
 

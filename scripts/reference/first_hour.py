@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/first-hour.md"
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<more>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S)
-WAIT_S = 60
+WAIT_S = 180
 # What differs from one time to the next.
 VARYING = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.]*(Z|[+-]\d\d(:\d\d)?)?", "TIME"),

@@ -40,6 +40,9 @@ AREAS = (
     ("Anything else", ("",)),
 )
 
+# What most readers look for comes first.
+FIRST = ("The pipeline file", "PostgreSQL", "Setting up and running", "Applying changes", "The error queue, and how it")
+
 # What to do where neither the message nor a note says more.
 BY_KIND = {
     "ConfigError": "Correct the setting or option that the message names. Nothing was touched.",
@@ -121,7 +124,8 @@ def page() -> str:
 def entries() -> dict[str, list[Entry]]:
     """The rows of each area, in the order of their words."""
     notes = yaml.safe_load(NOTES.read_text(encoding="utf-8"))
-    by_area: dict[str, dict[tuple[str, str], list[Message]]] = {area: {} for area, _ in AREAS}
+    areas = sorted((area for area, _ in AREAS), key=lambda area: not area.startswith(FIRST))
+    by_area: dict[str, dict[tuple[str, str], list[Message]]] = {area: {} for area in areas}
     for message in messages(CODE).messages:
         if is_told(message):
             by_area[area_of(message)].setdefault((message.what, code_of(message)), []).append(message)
