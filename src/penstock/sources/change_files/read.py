@@ -14,16 +14,26 @@ from penstock.sources.change_files.span import Bound, find_span, read_span
 from penstock.storage import open_storage
 
 
-def read_archive(path: str, since: str | None, until: str | None, tables: Sequence[str]) -> RecordedChanges:
+def read_archive(
+    path: str,
+    since: str | None,
+    until: str | None,
+    tables: Sequence[str],
+    *,
+    options: tuple[str, str] = ("since", "until"),
+) -> RecordedChanges:
     """The changes of an archive between two bounds; see `Capturing.changes` for the parameters.
+
+    Args:
+        options: What a message calls the bounds.
 
     Raises:
         ConfigError: The path, a bound or a pattern cannot be read.
     """
     storage = open_storage(path)
     patterns = [TablePattern.parse(text) for text in tables]
-    begin = None if since is None else Bound.parse(since, option="since")
-    end = None if until is None else Bound.parse(until, option="until")
+    begin = None if since is None else Bound.parse(since, option=options[0])
+    end = None if until is None else Bound.parse(until, option=options[1])
 
     def read() -> Iterator[pa.RecordBatch]:
         archive = Archive(storage)
