@@ -13,7 +13,7 @@ BASE ?= main
 SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus docs docs-serve clean
+.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus docs docs-serve screenshots clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ docs: $(STAMP) ## build the documentation as a site, into site/
 
 docs-serve: $(STAMP) ## show the documentation at http://127.0.0.1:8000, anew with each change of a page
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
+
+screenshots: $(STAMP) java chromium ## make the pictures of the page for docs/web.md anew
+	@$(BIN)/python scripts/screenshots.py
 
 java:
 	@scripts/ensure-java

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
 import pytest
 from bench import dbwatcher, debezium
 
@@ -29,3 +32,11 @@ def test_messages_that_reading_is_timed_with_are_all_of_the_form_that_is_read_at
 
     assert [len(message.rows) for message in found if message is not None] == [9, 9, 2]
     assert all(seconds >= 0 for seconds in dbwatcher._run(20)[0])
+
+
+def test_folders_that_the_source_is_timed_with_are_read_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(dbwatcher, "_SOURCE_CHANGES", 40)
+    dbwatcher._write(tmp_path, 9, 2)
+
+    with ProcessPoolExecutor(1) as processes:
+        assert all(measured > 0 for measured in dbwatcher._read_folder(tmp_path, processes))

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 import typer
-import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from typer.testing import CliRunner
@@ -29,7 +27,6 @@ from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.console import defaults
 from penstock.cli.main import app
 from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
-from penstock.errors import ConfigError, RetryableError
 from penstock.formats.change_file import encode_lines
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit
@@ -202,28 +199,6 @@ def complaint_of(words: tuple[str, ...]) -> str:
 def test_every_command_that_is_named_exists(name: str) -> None:
     for command in commands(text(name)):
         assert not complaint_of(tuple(shlex.split(command, comments=True)[1:])), command
-
-
-def test_the_service_files_that_are_shown_start_commands_that_exist() -> None:
-    page = text("docs/service.md")
-    (unit,) = blocks(page, "ini")
-    (start,) = re.findall(r"^ExecStart=/opt/penstock/bin/(penstock .*)$", unit, re.M)
-    assert not complaint_of(tuple(shlex.split(start)[1:]))
-    # Exit code 4 is that of what may pass, 2 that of a wrong file.
-    assert f"RestartForceExitStatus={RetryableError.exit_code}" in unit
-    assert f"RestartPreventExitStatus={ConfigError.exit_code}" in unit
-
-    (manifest,) = blocks(page, "yaml")
-    deployment = yaml.safe_load(manifest)
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    probe = container["readinessProbe"]["exec"]["command"]
-    assert not complaint_of(tuple(probe[1:]))
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (1, "Recreate")
-
-    (image,) = blocks(page, "dockerfile")
-    (module,) = re.findall(r"python -m ([\w.]+)", image)
-    assert find_spec(module) is not None
-    assert not complaint_of(tuple(json.loads(image.splitlines()[-1].removeprefix("CMD "))))
 
 
 def test_a_command_that_does_not_exist_is_seen() -> None:

@@ -87,6 +87,15 @@ def test_a_quoted_pattern_means_exactly_one_table(schema: str, name: str, other_
     assert pattern.matches(TableName(other_schema, other_name)) == ((schema, name) == (other_schema, other_name))
 
 
+@settings(deadline=None)
+@given(names, names, names, names)
+def test_a_table_can_be_written_as_a_pattern(schema: str, name: str, other_schema: str, other_name: str) -> None:
+    table, other = TableName(schema, name), TableName(other_schema, other_name)
+    assert TablePattern.parse(TablePattern.exactly(table)).table == table
+    assert TablePattern.parse(TablePattern.exactly(table)).matches(other) == (table == other)
+    assert TablePattern.parse(TablePattern.all_of(schema)).matches(other) == (schema == other_schema)
+
+
 def test_a_schema_that_two_names_share_makes_them_no_neighbours() -> None:
     assert nearest_table("public.nope", [TableName("public", "orders")]) == ""
     assert nearest_table("publik.orders", [TableName("public", "orders")]) == "; did you mean 'public.orders'?"

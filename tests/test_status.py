@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.cli import console
 from penstock.cli import status as command
 from penstock.history import Consumer, History
 from penstock.pipeline.health import ProblemKind, problems
@@ -62,9 +65,7 @@ def test_a_recording_that_nothing_waits_in_is_no_lag_however_old_it_is(capsys: p
     plain = idle.to_json()
     assert (plain["lag_s"], plain["recorded_until"]) == (0, "2026-01-01T12:00:00+00:00")
     text = shown(idle, capsys)
-    assert (
-        text["consistent up to"].strip() == "2026-01-01T12:00:00+00:00 (source commit time), the last that is recorded"
-    )
+    assert text["consistent up to"].strip() == "2026-01-01 12:00:00 UTC, the last that is recorded"
     assert "0.0 s, nothing waits" in text["lag"]
 
 
@@ -124,7 +125,7 @@ def test_of_a_source_out_of_reach_only_what_the_ledger_knows_is_told(capsys: pyt
     assert lost.transactions == 7
     text = shown(lost, capsys)
     assert "connection refused (127.0.0.1:5432/shop)" in text["source out of reach"]
-    assert text["waiting at the source"].strip() == text["lag"].strip() == "unknown"
+    assert text["backlog"].strip() == text["lag"].strip() == "unknown"
 
 
 def kinds(status: Status, *, max_lag_s: float = 300, max_errors: int = 0) -> list[ProblemKind]:
@@ -149,3 +150,18 @@ def test_each_thing_that_is_wrong_is_a_problem_of_its_own() -> None:
     assert kinds(found(is_running=False, state=ended)) == [ProblemKind.NOT_RUNNING]
     assert kinds(found(is_running=False, refused="it was made anew")) == [ProblemKind.ABORTED, ProblemKind.REFUSED]
     assert kinds(found(None, lost="refused")) == [ProblemKind.SOURCE_LOST]
+
+
+def test_on_a_terminal_no_line_of_a_status_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_to = io.StringIO()
+    terminal = Console(file=shown_to, force_terminal=True, width=80, highlight=False, soft_wrap=True, color_system=None)
+    monkeypatch.setattr(console, "out", terminal)
+    attention = ["public.sess is not captured: it is unlogged; a crash empties it: take it out (rules.exclude)"] * 2
+
+    command.show(found(state=process(errors=2, held=1), attention=attention))
+
+    lines = shown_to.getvalue().splitlines()
+    assert len(lines) > 10
+    assert max(map(len, lines)) <= 80
+    # What goes on is indented, so that names stand alone on the left.
+    assert sum(line.startswith("needs attention ") for line in lines) == 2

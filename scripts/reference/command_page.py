@@ -61,7 +61,8 @@ def usage(name: str, command: Any) -> str:
     typed = [f"penstock {name}", *map(_argument, arguments)]
     own = [one for one in options if one.name not in OF_ALL]
     lines = ["```text", " ".join([*typed, *(["[OPTIONS]"] if own else [])]), "```"]
-    rows = [f"| `{_argument(one).strip('[].')}` | {_cell(one.help)} |" for one in arguments if one.help]
+    named = [(_argument(one).strip("[].").replace("|", "\\|"), one.help) for one in arguments if one.help]
+    rows = [f"| `{name}` | {_cell(said)} |" for name, said in named]
     rows += [f"| {_option(one)} | {_cell(one.help)}{_default(one)} |" for one in own]
     if rows:
         lines += ["", "| option | |", "| --- | --- |", *rows]

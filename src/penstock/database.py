@@ -271,6 +271,7 @@ class DatabasePlan:
         label: The database, named without secrets.
         steps: In the order they are carried out; all of them in one transaction, but those that are apart.
         grants: SQL a superuser has to run first, because this user may not do some step.
+        recommended: SQL a superuser should run as well: without it a step works, and `cutover` will not.
         notes: Facts that the user should know, though they stop nothing.
         faults: What keeps the pipeline from being set up.
         preamble: SQL that a script of the steps begins with, so that the user who runs it runs no other role's code.
@@ -287,6 +288,7 @@ class DatabasePlan:
     label: str
     steps: list[SetupStep] = field(default_factory=list)
     grants: list[str] = field(default_factory=list)
+    recommended: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
     preamble: list[str] = field(default_factory=list)
@@ -353,6 +355,25 @@ class Emptying:
     tables: Sequence[TableName]
     left: Mapping[TableName, str]
     errors: int
+
+
+@dataclass(frozen=True)
+class WorkingSession:
+    """A session of ours that is inside a transaction.
+
+    Attributes:
+        session: The server's number for it.
+        purpose: What it does for the pipeline: `apply`, `copy`, `retry` and so on.
+        seconds: How long its transaction is open.
+        waits_for: What the server says that it waits for, in the server's words; empty where it works.
+        where: The database, named without secrets.
+    """
+
+    session: int
+    purpose: str
+    seconds: float
+    waits_for: str
+    where: str
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,16 @@ class TablePattern:
         schema, name = parts
         return cls(text, _regex(schema), _regex(name), _plain(schema), _plain(name))
 
+    @staticmethod
+    def exactly(table: TableName) -> str:
+        """Write the pattern that matches one table and no other."""
+        return f"{_written(table.schema)}.{_written(table.name)}"
+
+    @staticmethod
+    def all_of(schema: str) -> str:
+        """Write the pattern that matches all tables of a schema."""
+        return f"{_written(schema)}.*"
+
     @property
     def table(self) -> TableName | None:
         """The only table it matches; None where a part holds `*` or `?`."""
@@ -54,6 +64,12 @@ class TablePattern:
     def matches(self, table: TableName) -> bool:
         """Whether the table is meant."""
         return bool(self.schema.fullmatch(table.schema) and self.name.fullmatch(table.name))
+
+
+def _written(part: str) -> str:
+    """A part of a name, in quotes where anything in it means something else."""
+    is_plain = re.fullmatch(r'[^".*?]+', part) is not None
+    return part if is_plain else '"' + part.replace('"', '""') + '"'
 
 
 def nearest_table(pattern: str, tables: Iterable[TableName]) -> str:

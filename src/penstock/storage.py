@@ -33,6 +33,8 @@ _NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """Errors of a file system that cannot make a file without a name."""
 
+_PIECE_BYTES = 1 << 20
+
 _MOST_OPEN = 128
 """Most files that are open at once."""
 
@@ -89,6 +91,9 @@ class Storage(Protocol):
             OperatorError: No right to read it.
             RetryableError: The place is out of reach.
         """
+
+    def read_pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file piece by piece; raises as `read` does."""
 
     def read_end(self, name: str, most: int) -> tuple[int, bytes]:
         """Return how many bytes a file has, and the last ones, at most so many; raises as `read` does."""
@@ -248,6 +253,12 @@ class LocalStorage:
                 raise
             return file
 
+    def read_pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file piece by piece."""
+        with self.open(name) as file, _translated("read", str(self.root / name)):
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
     def read_end(self, name: str, most: int) -> tuple[int, bytes]:
         """Return how many bytes a file has, and the last ones."""
         with self.open(name) as file, _translated("read", str(self.root / name)):
@@ -321,6 +332,16 @@ class ObjectStorage:
             self.store.open_input_stream(path, compression=None) as stream,
         ):
             return bytes(stream.read())
+
+    def read_pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the content of an object piece by piece."""
+        path = self._path(name)
+        with (
+            _translated("read", f"{self.label}/{name}"),
+            self.store.open_input_stream(path, compression=None) as stream,
+        ):
+            while piece := bytes(stream.read(_PIECE_BYTES)):
+                yield piece
 
     def read_end(self, name: str, most: int) -> tuple[int, bytes]:
         """Return how many bytes an object has, and the last ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 
 def printable(text: str) -> str:
@@ -36,6 +37,21 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{h} h {m} min"
     return f"{m} min {s} s" if minutes else f"{seconds:.1f} s"
+
+
+def time_text(at: datetime) -> str:
+    """A time for people: `2026-11-29 15:53:28 UTC`; JSON has all of it."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def short_time(at: datetime) -> str:
+    """The same in a column: `11-29 15:53:28`."""
+    return f"{at.astimezone(UTC):%m-%d %H:%M:%S}"
+
+
+def size(size_bytes: int) -> str:
+    """How much: `0.2 MB`, `12.5 GB`."""
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -302,8 +302,8 @@ def test_a_column_that_the_target_computes_another_way_is_named(shop: Program, l
     said = "column 'b' of table public.sums is computed as (a + 2), at the source as (a + 1)"
     plan = shop("plan")
     assert plan.code == 0
-    assert said in plan.err
-    assert "'same'" not in plan.err
+    assert said in plan.out
+    assert "'same'" not in plan.out
     assert said in shop("setup").err
 
 

@@ -134,7 +134,12 @@ def test_a_summary_says_what_to_look_at_and_what_to_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "options", "capture", "publish"),
     [
-        (WATCHER, Options(documented=True), {"documented": {"prefix": "SHOP_"}}, {"to": "files", "path": "messages"}),
+        (
+            WATCHER,
+            Options(documented=True),
+            {"documented": {"prefix": "SHOP_", "version": "1.4"}},
+            {"to": "files", "path": "messages"},
+        ),
         (
             WATCHER,
             Options(kafka="k:9092"),

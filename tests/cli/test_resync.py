@@ -105,7 +105,7 @@ def test_rows_of_a_restored_dump_are_taken_over(lab: Lab, program: Program) -> N
     refused = program("setup")
     assert refused.code == 3
     assert "`penstock setup --adopt`" in refused.err
-    planned = program("plan", "--adopt")
+    planned = program("plan", "--adopt", "--detail")
     assert planned.code == 0, planned.err
     assert planned.out.count("adopt the rows that public.") == 3
     before = places(lab, "orders")
@@ -152,3 +152,51 @@ def test_tables_whose_ledger_is_lost_are_taken_over(lab: Lab, program: Program) 
     assert program("verify").code == 0
     lab.assert_identical_text(*TABLES)
     assert len(program("consumers", "--json").json) == 1
+
+
+PUBLISHING = """
+version: 1
+name: {name}
+connections: {{shop: {{type: postgres, url: "${{env:SHOP_URL}}"}}}}
+capture: {{source: trigger_queue, connection: shop, tables: ["public.*"]}}
+publish: {{to: files, path: published, format: {form}}}
+"""
+
+
+def test_copies_of_published_tables_are_requested_and_cancelled(lab: Lab, program: Program) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    (program.folder / "pipeline.yaml").write_text(PUBLISHING.format(name=lab.name, form="dbwatcher"))
+    unmade = program("resync", "public.t")
+    assert program("setup").code == 0
+    due = program("resync", "--all", "--json")
+    assert program("run", "--until-caught-up").code == 0
+
+    asked = program("resync", "public.t", "--json")
+    said = program("resync", "--all", "--recreate")
+    cancelled = program("resync", "--cancel", "public.t", "--json")
+    idle = program("resync", "--cancel", "public.t")
+    unknown = program("resync", "public.tt")
+
+    assert (unmade.code, "there is no folder of messages" in unmade.err) == (3, True)
+    assert due.json == {"requested": [], "due": ["public.t", "public.u"]}
+    assert asked.json == {"requested": ["public.t"], "due": []}
+    assert said.out == "2 tables requested, and made by `penstock run`: public.t, public.u\n"
+    assert cancelled.json == {"withdrawn": ["public.t"], "cancelled": [], "idle": []}
+    assert idle.out == "1 table without a copy that was requested or is under way: public.t\n"
+    assert (unknown.code, "means no table that the pipeline publishes" in unknown.err) == (3, True)
+    assert program("status", "--json").json["to_copy"] == 1
+
+
+def test_what_cannot_be_asked_of_a_pipeline_is_said(lab: Lab, program: Program) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    applies = program("resync", "public.t", "--cancel")
+    (program.folder / "pipeline.yaml").write_text(PUBLISHING.format(name=lab.name, form="changes"))
+    assert program("setup").code == 0
+
+    both = program("resync", "public.t", "--cancel", "--recreate")
+    dry = program("resync", "public.t", "--dry-run")
+    files = program("resync", "public.t")
+
+    assert (applies.code, both.code, dry.code, files.code) == (2, 2, 2, 3)
+    assert "--cancel and --recreate are for pipelines that publish" in applies.err
+    assert "change files tell of one copy of a table" in files.err

@@ -11,6 +11,7 @@ import io
 import json
 import secrets
 import struct
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,6 +47,7 @@ from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.dbwatcher.folder import FolderMessages
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.source import MessageConnector, Messages
+from penstock.sources.dbwatcher.topic import TopicMessages
 from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.files import FileLog
 from penstock.sources.debezium.log import LogLayout
@@ -57,6 +59,7 @@ from penstock.values import encode_image
 from tests.archives import BOOK, ITEM, NOON, definition, row, stream
 from tests.conftest import lab_between
 from tests.hand_made import Lcr, delete
+from tests.kafka.broker import KafkaBroker, Record
 from tests.sources.db2.encoder import Log, Varying, image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -81,11 +84,12 @@ class Stand(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """What a stand may be made of: two servers, and a folder of its own."""
+    """What a stand may be made of: two servers, a folder of its own, a broker that starts when asked for."""
 
     source_server: EmbeddedPostgres
     target_server: EmbeddedPostgres
     folder: Path
+    broker: Callable[[], KafkaBroker]
 
 
 class Queue(Stand):
@@ -310,12 +314,10 @@ class Buffers(Stand):
 
 
 class Watched(Stand):
-    """A folder of DbWatcher messages, one for a transaction; CREATE messages precede them."""
+    """DbWatcher messages, one for a transaction; CREATE messages precede them."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self._files = self._transactions = self._key = 0
+    def __init__(self) -> None:
+        self._transactions = self._key = 0
         columns = (Column.of("id", integer(32), is_nullable=False), Column.of("name", STRING))
         tables = {name: TableSchema(name, columns) for name in (ITEM, BOOK)}
         self._writer = TransactionWriter(lambda name, _: tables.get(name), WriterSettings(sends_truncate=True))
@@ -346,8 +348,20 @@ class Watched(Stand):
             for message in self._writer.messages([KeyedTransaction(str(self._transactions), changes, keys)]):
                 self.write(message)
 
+    @abstractmethod
     def write(self, message: Message) -> None:
-        """Add a file with a message."""
+        """Put a message behind the others."""
+
+
+class WatchedFolder(Watched):
+    """The same in a folder, a file for each message."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self._files = folder, 0
+        super().__init__()
+
+    def write(self, message: Message) -> None:
         self._files += 1
         unnamed = self.folder / ".written"
         unnamed.write_bytes(write_message(message))
@@ -355,6 +369,22 @@ class Watched(Stand):
 
     def side(self) -> SourceConnector:
         return MessageConnector(Messages(FolderMessages(LocalStorage(self.folder)), ["public.*"], Reading()))
+
+
+class WatchedTopic(Watched):
+    """The same in a topic of Kafka, with the properties as headers."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker, self._topic = broker, broker.topic(f"watched_{secrets.token_hex(4)}", 1)
+        super().__init__()
+
+    def write(self, message: Message) -> None:
+        headers = tuple((name, value.encode()) for name, value in message.properties.items())
+        self._broker.produce([Record(self._topic, 0, 0, None, write_message(message), headers)])
+
+    def side(self) -> SourceConnector:
+        log = TopicMessages({"bootstrap.servers": self._broker.address}, self._topic)
+        return MessageConnector(Messages(log, ["public.*"], Reading()))
 
 
 def create_message(
@@ -473,6 +503,11 @@ def in_folder(stand: Callable[[Path], Stand]) -> Made:
     return made
 
 
+@contextmanager
+def watched_topic(place: Place) -> Iterator[Stand]:
+    yield WatchedTopic(place.broker())
+
+
 SOURCES: Mapping[str, Made] = {
     "trigger_queue postgres": trigger_queue,
     "trigger_queue postgres, ruled": ruled_trigger_queue,
@@ -482,7 +517,8 @@ SOURCES: Mapping[str, Made] = {
     "debezium files": in_folder(Events),
     "db2_log buffers": in_folder(Buffers),
     "xds documents": in_folder(Documents),
-    "dbwatcher folder": in_folder(Watched),
+    "dbwatcher folder": in_folder(WatchedFolder),
+    "dbwatcher topic": watched_topic,
     "own csv_source": in_folder(Csv),
 }
 """By name: what `capture.source` calls it, then of what kind it is."""

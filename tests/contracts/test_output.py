@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from penstock import wiring
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.config.publish import FilesFormat, KafkaFormat
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.history import CaptureOrigin, Joined
+from penstock.pipeline.published_copies import PublishedCopies
 from penstock.position import START, Anchor, Scn
+from penstock.sinks.events.state import OpenPublishedCopy
+from penstock.wiring import sinks
 from tests.contracts.mortal import Died, Dying, Mortal
-from tests.contracts.outputs import OUTPUTS, Output, Place, Row
+from tests.contracts.outputs import OUTPUTS, TABLE, Output, Place, Records, Row
 from tests.hand_made import T, as_batch, insert
 
 BATCHES = (
@@ -70,7 +73,7 @@ def test_every_form_that_can_be_published_is_asked() -> None:
     forms.remove("xds")
     published = {name.removeprefix("publish ") for name in OUTPUTS if name.startswith("publish ")}
     assert {name.partition(" ")[2] for name in published} == forms
-    assert set(wiring._FOLDER_SINKS) == {form for form in forms if not form.startswith(("debezium", "dbwatcher"))}
+    assert set(sinks.FOLDER_SINKS) == {form for form in forms if not form.startswith(("debezium", "dbwatcher"))}
 
 
 def test_a_run_goes_on_where_the_last_one_stood(output: Output) -> None:
@@ -149,3 +152,32 @@ def test_an_output_keeps_its_source_and_its_queue_is_empty(output: Output) -> No
     ledger.acquire("DBS1", lanes=1)
     assert (list(ledger.newly_queued()), ledger.queue_state().total) == ([], 0)
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    "output", [name for name in OUTPUTS if "debezium" in name or "dbwatcher" in name], indirect=True
+)
+def test_a_request_between_two_batches_is_kept_and_costs_nothing_that_is_published(output: Output) -> None:
+    assert isinstance(output, Records)
+    requests = PublishedCopies(output.log, output.form)
+    opened: Any = output.ledger()
+    opened.acquire("DBS1", lanes=1)
+    state = opened.adopt(JOINED)
+    copy = OpenPublishedCopy("c", Anchor(START, "m0"), "s", 0, {TABLE: 1}, is_first=True, chunks=0)
+    opened.write(opened.published_state.with_copied(copy), *copy.ended())
+    output.write(opened, state.epoch, as_batch(BATCHES[0]))
+
+    asked = requests.request(["public.entry"], {TABLE: 1})
+    with pytest.raises(OperatorError, match="means no table"):
+        requests.request(["public.none"], {TABLE: 1})
+
+    # As Spark does with a task that has met another publisher.
+    with suppress(RetryableError):
+        output.write(opened, state.epoch, as_batch(BATCHES[1]))
+    opened.close()
+    run(output)
+    assert output.rows() == EVERYTHING
+    assert list(asked.requested) == [TABLE]
+    assert output.log.published_state().requested.keys() == {TABLE}
+    assert list(requests.cancel(["public.*"], [TABLE]).withdrawn) == [TABLE]
+    assert output.log.published_state().is_copied(1, TABLE)

@@ -69,11 +69,18 @@ def everything(stand: Stand) -> list[list[Change]]:
 
 @pytest.fixture(scope="session")
 def place(
-    source_server: EmbeddedPostgres, target_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    source_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[], Place]:
     """Makes places, each with a folder of its own that is not there yet."""
     folder = tmp_path_factory.mktemp("sources")
-    return lambda: Place(source_server, target_server, Path(folder, str(next(numbers))))
+
+    def broker() -> Any:
+        return request.getfixturevalue("kafka")
+
+    return lambda: Place(source_server, target_server, Path(folder, str(next(numbers))), broker)
 
 
 @pytest.fixture(scope="module", params=SOURCES)

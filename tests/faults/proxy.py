@@ -15,11 +15,12 @@ _CHUNK = 1 << 16
 
 
 class Proxy:
-    """Listens on a free port of the loopback interface while the block runs, and passes on to another port."""
+    """Listens on a port of the loopback interface while the block runs, and passes on to another port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, at: int = 0) -> None:
+        """Pass on to `port`; `at` is the port to listen at, by default a free one."""
         self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", at))
         self.port = int(self._listener.getsockname()[1])
         self._links: set[_Link] = set()
         self._flows = threading.Event()

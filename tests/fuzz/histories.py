@@ -158,12 +158,17 @@ class Play:
             last[key[0]] = max(key[1], last.get(key[0], 0))
 
     def _is_of(self, values: tuple[str, ...], key: Key) -> bool:
-        if self.input.has_ends:
+        if self.input.has_ends and not self._is_untold_fork(key):
             return values == self.whole[key]
         # Where nothing says what a transaction has, nobody can tell that some of it was taken away, or that it goes on
         # at another server that gives out the same number.
         of_all = [value for (_, number), whole in self.whole.items() if number == key[1] for value in whole]
         return list(values) == [value for value in of_all if value in values]
+
+    def _is_untold_fork(self, key: Key) -> bool:
+        if self.input.tells_forks:
+            return False
+        return any(server != "a" for server, number in self.whole if number == key[1])
 
     def _judge_end(self) -> None:
         """Whether all that is there as a whole was read."""
@@ -173,9 +178,10 @@ class Play:
             numbers.setdefault(piece.of, set()).add(piece.number)
         for piece in self.there:
             is_whole = len(numbers[piece.of]) == self.needed[piece.of]
-            if piece.of[1] in self.input.named or piece.of in self.input.overwritten:
+            if piece.of[1] in self.input.named or piece.of in self.input.overwritten or self._is_untold_fork(piece.of):
                 continue
-            if (is_whole or not self.input.has_ends) and not read.issuperset(piece.values):
+            waits = self.input.has_ends or self.input.waits_for_ends
+            if (is_whole or not waits) and not read.issuperset(piece.values):
                 self.result.wrong.append(f"left out: {piece.of}")
 
 

@@ -44,6 +44,12 @@ class Input(ABC):
     has_ends = True
     """Whether a transaction that lacks a piece can be told from a whole one."""
 
+    tells_forks = True
+    """Whether anything tells that another server goes on where its first piece is missing or comes late."""
+
+    waits_for_ends = False
+    """Whether a transaction whose last piece has not come is held back, where `has_ends` is off."""
+
     says_order = True
     """Whether anything but the order of what is there says in which order transactions were committed."""
 

@@ -19,6 +19,8 @@ from penstock.pipeline.publication import Publication
 from penstock.pipeline_file import parse
 from tests.kafka.broker import KafkaBroker, Record
 from tests.lab import Lab
+from tests.program import await_true
+from tests.stories.test_publish_anew import After, cut_small, outline
 
 FILE = """
 version: 1
@@ -200,3 +202,35 @@ def test_settings_that_do_not_go_with_files_are_refused(publish: str, wrong: str
         parse(text, name="pipeline.yaml", environment={})
 
     assert wrong in str(raised.value)
+
+
+def test_a_copy_is_requested_and_cancelled_while_the_run_is_at_work(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_small(monkeypatch.setattr)
+    topic.lab.source.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 900) n; ANALYZE t")
+    publication = topic.open(content_rows=50)
+    publication.setup()
+    cancelling = topic.open(content_rows=50)
+
+    # The first copy of all is cancelled in the middle: nothing of the table is published until it is asked for.
+    publication.run(threading.Event(), After(lambda: cancelling.cancel_copies(["public.t"])), until_caught_up=True)
+    topic.lab.source.execute("UPDATE t SET v = 'y' WHERE id < 3")
+    run(publication)
+    first = topic.messages()
+    assert publication.status().to_copy == 0
+    assert outline(first) == [["CREATE", "t"], "content t", "cancelled t"]
+
+    with publication.start():
+        await_true(lambda: publication.status().backlog_changes == 0)
+        topic.open(content_rows=50).request_copies(["public.t"])
+        await_true(lambda: publication.status().copied == 1)
+        topic.lab.source.execute("UPDATE t SET v = 'z' WHERE id = 1")
+        await_true(lambda: outline(topic.messages())[-1:] == [["REPLICATION", "UPDATE"]])
+
+    messages = topic.messages()[len(first) :]
+    assert outline(messages) == [["CREATE", "t"], "content t", ["REPLICATION", "UPDATE"]]
+    values = [row.columns["v"] for message in messages[:-1] for row in message.rows]
+    assert (len(values), values.count("y")) == (900, 2)
+    numbered = [message.properties["_MESSAGE_SEQ"] for message in (*first, *messages)]
+    assert numbered == [str(number) for number in range(1, len(numbered) + 1)]

@@ -12,7 +12,7 @@ import pytest
 from penstock.change import TableName
 from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline_file import parse
-from penstock.rules import expressions
+from penstock.rules import duckdb_session
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import ForeignKey, TableSchema, Unique
 from tests.hand_made import T, insert, truncate
@@ -251,7 +251,7 @@ def test_what_does_not_fit_the_table_is_told_with_its_line(parts: Any, fault: st
 )
 def test_even_a_statement_that_came_through_would_reach_nothing(sql: str) -> None:
     with pytest.raises(duckdb.Error, match=r"(?i)permission|disabled|locked"):
-        expressions._connection().execute(sql)
+        duckdb_session.session().execute(sql)
 
 
 def test_all_faults_of_a_table_come_at_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 from penstock.apply.apply_errors import VALUE_TOO_LONG
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.formats.dbwatcher.message import Message
+from penstock.formats.dbwatcher.message import Command, Message
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.formats.dbwatcher.transactions import WriterSettings
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
@@ -31,7 +31,7 @@ from penstock.sinks.events.state import PublishedState
 from penstock.sinks.events.task import EventTask
 from penstock.storage import LocalStorage
 from tests.contracts.outputs import Given, messages_in, slice_of_batch
-from tests.hand_made import T, as_batch, insert, update
+from tests.hand_made import T, as_batch, insert, truncate, update
 
 NAME = TableName("public", "t")
 TABLE = TableSchema(
@@ -40,8 +40,11 @@ TABLE = TableSchema(
 AT = "2024-01-02T03:04:05.000000"
 
 
+_WRITER = ("most_rows", "most_chars", "most_transactions", "sends_unchanged", "sends_truncate")
+
+
 def encoder_of(copied: int = 0, **settings: Any) -> MessageEncoder:
-    writer = {name: settings.pop(name) for name in ("most_rows", "sends_unchanged") if name in settings}
+    writer = {name: settings.pop(name) for name in _WRITER if name in settings}
     made = MessageSettings("t", WriterSettings(**writer), **settings)
     return MessageEncoder(made, Dictionary([TABLE]), {NAME: Scn(copied)} if copied else {})
 
@@ -85,6 +88,60 @@ def test_a_transaction_that_is_streamed_counts_once_however_many_messages_it_has
     messages = [message for body in messages_in(tmp_path) if (message := read_message(body)).rows]
     assert [len(message.rows) for message in messages] == [3, 3, 1]
     assert [message.head.attributes["_MESSAGE_SEQ"] for message in messages] == ["1", "2", "3"]
+
+
+def collected(*transactions: T, refusal: Any = takes_all, **writer: Any) -> list[Message]:
+    batches = [as_batch(list(transactions))]
+    found = list(encoder_of(**writer).of_transactions(batches, refusal, OnBadValue.STOP))
+    # What is counted is what the source has committed, whatever message it is in.
+    assert sum(told.changes > 0 for told in found) == len(transactions)
+    return read([record for told in found for record in told.records])
+
+
+def idents(messages: Sequence[Message]) -> list[list[str]]:
+    """The positions whose rows are in each message, one for each row; the ident is that of the first."""
+    for message in messages:
+        if message.rows:
+            assert message.head.ident == message.rows[0].attributes["transaction"]
+            assert message.properties["replKey"] == message.rows[-1].attributes["replKey"]
+    return [[row.attributes["transaction"] for row in message.rows] for message in messages]
+
+
+def test_transactions_are_collected_up_to_the_limit_in_their_order() -> None:
+    seven = [T(n, insert("t", id=n)) for n in range(11, 18)]
+
+    messages = collected(*seven, most_transactions=3)
+
+    names = idents(messages)
+    assert [len(one) for one in names] == [3, 3, 1]
+    assert len({name for one in names for name in one}) == 7
+    assert [row.columns["id"] for message in messages for row in message.rows] == [str(n) for n in range(11, 18)]
+    assert outline(messages) == [(3, False, "3"), (3, False, "3"), (1, False, "1")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "rows"),
+    [
+        ({"most_rows": 3}, [4, 2]),
+        ({"most_chars": 100}, [2, 2, 2]),
+        ({"refusal": lambda record: "is too large" if len(record.value) > 1_100 else None}, [3, 3]),
+    ],
+)
+def test_a_message_of_several_transactions_ends_at_its_other_limits(limits: dict[str, Any], rows: list[int]) -> None:
+    assert [len(m.rows) for m in collected(*SIX, most_transactions=50, **limits)] == rows
+
+
+SIX = [T(n, insert("t", id=n)) for n in range(11, 17)]
+
+
+def test_what_has_several_messages_or_is_about_a_table_is_never_collected() -> None:
+    several = T(13, *(insert("t", id=n) for n in range(50, 55)))
+    told = [T(11, insert("t", id=1)), T(12, insert("t", id=2)), several, T(14, truncate("t")), T(15, insert("t", id=3))]
+
+    messages = collected(*told, most_transactions=50, most_rows=2, sends_truncate=True)
+
+    assert outline(messages) == [(2, False, "2"), (3, True, "0"), (2, False, "1"), (0, False, "1"), (1, False, "1")]
+    assert messages[3].command is Command.TRUNCATE
 
 
 def test_keys_grow_over_transactions_and_in_each_begin_anew() -> None:

@@ -416,9 +416,9 @@ def test_a_stream_that_is_away_is_waited_for_and_shown(queue: Lab) -> None:
     queue.log.free(state.low_watermark, state.history.consumer.id)
 
     assert log_rows(queue) == 3
-    held = {consumer.name: consumer for consumer in queue.pipeline().status().consumers}
-    assert (held["lake"].target, held["lake"].is_this, held["lake"].transactions) == (None, False, 2)
-    assert held[queue.name].transactions == 0
+    held = {one["name"]: one for one in queue.pipeline().status().to_json()["consumers"]}
+    assert (held["lake"]["target"], held["lake"]["is_this"], held["lake"]["transactions"]) == (None, False, 2)
+    assert held[queue.name]["transactions"] == 0
     back = stream_reader(queue, freeOnCommit="true", consumer="lake")
     end = back.latestOffset(start, ReadAllAvailable())
     assert ids(rows_between(back, start, end)) == [10, 11, 12]

@@ -198,6 +198,30 @@ def test_ddl_in_messages_goes_by_the_policy_of_apply(lab: Lab, tmp_path: Path) -
     assert lab.target.execute("SELECT id FROM t").fetchall() == [(14,)]
 
 
+def test_a_column_that_the_target_lacks_is_named_with_what_to_do(lab: Lab, tmp_path: Path) -> None:
+    folder = Folder(lab, tmp_path)
+    more = [row("INSERT", cols(id=str(n), city="Uster"), 20 + n, "8") for n in (1, 2)]
+    # The original says that the table was altered, and not how.
+    folder.put(CREATE, ddl("ALTER", "7", 10), message("8", *more))
+    folder.put(message("9", row("INSERT", cols(id="9"), 30, "9")))
+    assert folder.program("setup").code == 0
+
+    ended = folder.program("run", "--until-caught-up")
+
+    assert ended.code == 5, ended.err
+    (entry,) = json.loads(folder.program("errors", "list", "--json").out)
+    assert "column 'city' does not exist at the target: add it there, then retry" in entry["error_message"]
+    assert lab.target.execute("SELECT id FROM t").fetchall() == [(9,)]
+
+    lab.target.execute("ALTER TABLE t ADD city text")
+    assert folder.program("errors", "retry", entry["id"]).code == 0
+    assert lab.target.execute("SELECT id, city FROM t ORDER BY id").fetchall() == [
+        (1, "Uster"),
+        (2, "Uster"),
+        (9, None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

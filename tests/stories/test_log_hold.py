@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from penstock.apply.listener import RunListener
-from penstock.errors import ConfigError, OperatorError
+from penstock.dialects.sessions import HoldWatch
+from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event, SourceFacts
-from penstock.history import OpenTransaction
+from penstock.history import Consumer, LogHold, OpenTransaction
 from penstock.pipeline.health import ProblemKind, problems
-from penstock.pipeline.log_watch import LogWatch
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.wiring import open_pipeline
@@ -61,12 +61,15 @@ def pipeline(lab: Lab, log: str, *, name: str | None = None) -> Pipeline:
     return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
 
 
-def watch(of: Pipeline, *, now: bool = True) -> LogWatch:
-    made = of._log_watch
-    assert made is not None
-    if now:
-        made._next_at = 0
-    return made
+def look(of: Pipeline, lab: Lab, heard: RunListener) -> None:
+    """Have a pipeline look at the log, and hear what it finds."""
+    watch = of._log_watch
+    assert watch is not None
+    watch._next_at = 0
+    watch.look(lab.ledger.consumer, heard)
+    assert watch._look is not None
+    watch._look.wait()
+    watch.look(lab.ledger.consumer, heard)
 
 
 def open_now(lab: Lab) -> Sequence[OpenTransaction]:
@@ -110,21 +113,118 @@ def test_an_open_transaction_is_named_with_its_session(away: Lab) -> None:
 
 def test_a_run_says_it_once_and_when_it_is_over(away: Lab) -> None:
     heard, one = Heard(), pipeline(away, "{warn_gb: 0.0001}")
-    looking = watch(one, now=False)
-    looking.look(away.ledger.consumer, heard)
-    assert heard.lines == []
     for _ in range(2):
-        watch(one).look(away.ledger.consumer, heard)
+        look(one, away, heard)
     assert [event for event, _ in heard.lines] == [Event.LOG_HELD]
     assert f"for consumer {away.name}" in heard.lines[0][1]
 
     away.apply()
     away.log.free(away.log.tick(), away.ledger.consumer().id)
-    watch(one).look(away.ledger.consumer, heard)
+    look(one, away, heard)
     assert [event for event, _ in heard.lines] == [Event.LOG_HELD, Event.LOG_HELD]
     assert "keeps no more of the log than it may" in heard.lines[1][1]
-    watch(one).look(away.ledger.consumer, heard)
+    look(one, away, heard)
     assert len(heard.lines) == 2
+
+
+def test_a_prepared_transaction_is_named_and_nobody_is_given_up_for_it(away: Lab) -> None:
+    away.source.execute("BEGIN; INSERT INTO t VALUES (0, 'prepared'); PREPARE TRANSACTION 'forgotten'")
+    try:
+        write(away, first=1001)
+        away.apply()
+        end = away.log.tick()
+        away.log.free(end, away.ledger.consumer().id)
+
+        assert [one.holder for one in open_now(away)] == ["prepared transaction 'forgotten' of postgres"]
+        assert pipeline(away, GIVEN_UP_SOON).give_up() == []
+    finally:
+        away.source.execute("COMMIT PREPARED 'forgotten'")
+
+    assert len(list(away.changes(after=end))) == 1
+    assert open_now(away) == []
+
+
+def test_a_slot_that_keeps_no_rows_is_not_named(away: Lab) -> None:
+    away.source.execute("SELECT pg_create_physical_replication_slot('unused', true)")
+    try:
+        assert open_now(away) == []
+    finally:
+        away.source.execute("SELECT pg_drop_replication_slot('unused')")
+
+
+class Looking(HoldWatch):
+    """Looks for as long as it is let, or fails."""
+
+    def __init__(self, error: PenstockError | None = None) -> None:
+        self.error = error
+        self.began, self.is_over = threading.Event(), threading.Event()
+
+    def look(self, older: timedelta) -> LogHold | None:
+        if self.error is not None:
+            raise self.error
+        self.began.set()
+        self.is_over.wait()
+        return None
+
+    def close(self) -> None:
+        self.is_over.set()
+
+
+def test_a_run_does_not_wait_for_a_look_and_ends_it(lab: Lab) -> None:
+    one, heard = pipeline(lab, "{}"), Heard()
+    looking, watch = Looking(), one._log_watch
+    assert watch is not None
+    watch._new_watch, watch._next_at = lambda: looking, 0
+
+    for _ in range(3):
+        watch.look(lambda: Consumer("a", "b"), heard)
+    looking.began.wait(10)
+    watch.close()
+
+    assert looking.is_over.is_set()
+    assert heard.lines == []
+
+
+def test_no_look_is_taken_before_its_time(lab: Lab) -> None:
+    watch = pipeline(lab, "{}")._log_watch
+    assert watch is not None
+    watch.look(lambda: Consumer("a", "b"), Heard())
+    assert watch._look is None
+
+
+def test_a_look_that_fails_is_told_once_and_the_run_goes_on(lab: Lab) -> None:
+    one, heard = pipeline(lab, "{give_up_gb: 100}"), Heard()
+    assert one._log_watch is not None
+    one._log_watch._new_watch = lambda: Looking(OperatorError("permission denied", do="grant it"))
+
+    for _ in range(2):
+        look(one, lab, heard)
+
+    assert [event for event, _ in heard.lines] == [Event.LOG_HELD]
+    assert "permission denied" in heard.lines[0][1]
+
+
+def test_a_look_is_cancelled_in_the_server(away: Lab) -> None:
+    """Waits for a lock, as a look at a long log takes its time."""
+    installed = pipeline(away, "{}")._installed
+    assert installed is not None
+    watch = installed.hold_watch()
+    assert watch is not None
+    found: list[LogHold | None] = []
+    with psycopg.connect(away.source_url) as blocker:
+        blocker.execute(f"LOCK TABLE {away.set_name}.log IN ACCESS EXCLUSIVE MODE")
+        thread = threading.Thread(target=lambda: found.append(watch.look(timedelta(0))))
+        thread.start()
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE application_name LIKE '%log watch' AND wait_event_type = 'Lock'"
+        )
+        while away.source.execute(waiting).fetchone() == (0,):
+            pass
+        watch.close()
+        thread.join(10)
+
+    assert found == [None]
 
 
 def test_another_one_is_given_up_and_this_one_goes_on(away: Lab) -> None:
@@ -134,7 +234,7 @@ def test_another_one_is_given_up_and_this_one_goes_on(away: Lab) -> None:
     away.log.free(away.log.tick(), away.ledger.consumer().id)
     heard = Heard()
 
-    watch(pipeline(away, GIVEN_UP_SOON)).look(away.ledger.consumer, heard)
+    look(pipeline(away, GIVEN_UP_SOON), away, heard)
 
     (line,) = [text for event, text in heard.lines if event is Event.LOG_GIVEN_UP]
     assert line.startswith("the log is kept no more for forgotten, which kept 0.")
@@ -146,7 +246,7 @@ def test_another_one_is_given_up_and_this_one_goes_on(away: Lab) -> None:
 
 def test_the_last_one_is_given_up_with_the_set(away: Lab) -> None:
     with pytest.raises(OperatorError, match="the log is kept no more for") as caught:
-        watch(pipeline(away, GIVEN_UP_SOON)).look(away.ledger.consumer, Heard())
+        look(pipeline(away, GIVEN_UP_SOON), away, Heard())
     assert "penstock setup" in str(caught.value.do)
     assert "penstock resync --all" in str(caught.value.do)
 

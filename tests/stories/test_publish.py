@@ -124,7 +124,7 @@ def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: P
     assert (state["state"], state["to_copy"], state["backlog_changes"]) == ("stopped", 0, 0)
     assert (state["transactions"], state["reason"]) == (3, None)
     assert state["publishes_to"] == str(publisher.folder / "archive")
-    assert "published so far       3 transactions, 5 row changes" in publisher("status").out
+    assert "published         3 transactions, 5 row changes" in publisher("status").out
     assert [consumer["is_this"] for consumer in state["consumers"]] == [True]
 
 
@@ -488,7 +488,7 @@ def test_status_counts_what_stays_after_teardown(
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
     pipeline = publication(lab, tmp_path, spark)
     show(pipeline.status())
-    assert f"published to           {tmp_path}/archive, nothing yet" in capsys.readouterr().out
+    assert f"published to      {tmp_path}/archive, nothing yet" in capsys.readouterr().out
     pipeline.setup()
     catch_up(pipeline)
     lab.source.execute("INSERT INTO item VALUES (1)")
@@ -501,7 +501,7 @@ def test_status_counts_what_stays_after_teardown(
     assert (after.state, after.transactions, after.changes, after.copied) == ("not set up", 1, 1, 1)
     assert after.low_watermark == before.low_watermark
     show(after)
-    assert "published so far       1 transaction, 1 row change\n" in capsys.readouterr().out
+    assert "published         1 transaction, 1 row change\n" in capsys.readouterr().out
 
 
 def test_the_log_speaks_of_no_target_and_of_no_rest_while_changes_gather(

@@ -259,6 +259,57 @@ def test_ddl_has_messages_of_its_own_between_the_halves_of_its_transaction(
     assert [message.head.attributes["_NUM_OF_TRANSACTIONS"] for message in halves] == ["0", "0", "1"]
     assert len({message.head.ident for message in halves}) == 1
     assert halves[2].rows[0].columns == {"id": "2", "v": "b", "city": "Uster"}
+    columns = {one.name: one.attributes for one in halves[1].head.metadata}
+    assert {name: said["was"] for name, said in columns.items()} == {"id": "id", "v": "v", "city": ""}
+    assert columns["city"]["type"] == "text"
+
+
+RECEIVER = """
+version: 1
+name: receiver
+connections: {{copy: {{type: postgres, url: "{url}"}}}}
+capture: {{source: dbwatcher, path: {path}, tables: ["public.*"]}}
+apply: {{connection: copy, ddl: apply}}
+"""
+
+
+def test_a_receivers_table_follows_what_the_sources_is_altered_by(lab: Lab, tmp_path: Path, spark: object) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v text, gone int, n int, p numeric(5,-2))")
+    lab.source.execute("INSERT INTO t VALUES (1, 'a', 7, 8, 12300)")
+    publication = opened(tmp_path, lab)
+    publication.setup()
+    run(publication)
+    (file := tmp_path / "receiver.yaml").write_text(RECEIVER.format(url=lab.target_url, path=tmp_path / "messages"))
+    receiver = penstock.open(file)
+    receiver.setup()
+    receiver.run(threading.Event(), until_caught_up=True)
+
+    with lab.source.transaction():
+        lab.source.execute("INSERT INTO t VALUES (2, 'b', 7, 8, 99900)")
+        lab.source.execute("ALTER TABLE t ADD city varchar(40) NOT NULL DEFAULT 'o''k <&> ]]>', DROP gone")
+        lab.source.execute("INSERT INTO t VALUES (3, 'c', 8, 100)")
+    lab.source.execute("ALTER TABLE t RENAME v TO name")
+    lab.source.execute("UPDATE t SET name = 'd', city = 'Uster' WHERE id = 3")
+    lab.source.execute("ALTER TABLE t ALTER n TYPE bigint, ADD ip inet, ALTER p TYPE numeric(12,3)")
+    lab.source.execute("INSERT INTO t VALUES (4, 'e', 5000000000, 1.234, 'Bern', '10.0.0.1')")
+    run(publication)
+    receiver.run(threading.Event(), until_caught_up=True)
+
+    columns = "SELECT id, name, n, p, city, host(ip::inet) FROM t ORDER BY id"
+    assert lab.target.execute(columns).fetchall() == lab.source.execute(columns).fetchall()
+    types = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 't'::regclass AND attnum > 0"
+    types += " AND NOT attisdropped ORDER BY attname"
+    found = [one for (one,) in lab.target.execute(types).fetchall()]
+    # city, id, ip (text, as CREATE makes it), n, name, p
+    assert found == ["character varying(40)", "integer", "text", "bigint", "text", "numeric(12,3)"]
+    assert receiver.status().errors == 0
+
+    # What rows have by an expression is not told: a person decides, and nothing becomes another value in silence.
+    lab.source.execute("ALTER TABLE t ALTER n TYPE text USING 'n' || n")
+    run(publication)
+    receiver.run(threading.Event(), until_caught_up=True)
+    (entry,) = receiver.errors().entries()
+    assert "column 'n' became text by an expression of the statement" in str(entry)
 
 
 def test_a_table_that_takes_the_name_of_another_one_is_created_after_that_is_dropped(

@@ -20,7 +20,7 @@ from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.trimming import Trimming
 from tests.conftest import lab_between
 from tests.lab import Lab
-from tests.program import Program
+from tests.program import Program, await_true
 
 TABLES = """
 CREATE TABLE acct (id int PRIMARY KEY, bal int, note text);
@@ -289,3 +289,26 @@ def test_for_ever_is_for_ever() -> None:
             raise AssertionError(keep)
 
     Trimming(cast(TargetLedger, Ledger()), None).look()
+
+
+def test_detail_counts_the_rows_that_were_written_to_a_table_and_to_its_partitions(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE part (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        " CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10);"
+        " CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)"
+    )
+    lab.source.execute("INSERT INTO plain VALUES (1), (2); INSERT INTO part VALUES (1), (11), (12)")
+    lab.source.execute("UPDATE plain SET id = 3 WHERE id = 1")
+    lab.apply()
+    lab.ledger.close()
+    pipeline = lab.pipeline()
+    assert isinstance(pipeline, Pipeline)
+
+    def written() -> dict[str, int | None]:
+        more = pipeline.detail()
+        assert more is not None
+        return {str(one.table): one.written for one in more.tables}
+
+    # What was netted is written once. A server counts a session's rows when that session has been idle for a moment.
+    counted = {"public.plain": 2, "public.part": 3, "public.part_1": 1, "public.part_2": 2}
+    await_true(lambda: written() == counted, 20, lambda: str(written()))

@@ -229,6 +229,7 @@ FLAGS = {
 
 VALUES = {
     "db.url": "jdbc:postgresql://h/d", "replication.maxRowsOnCreate": "9", "replication.maxRowsInTx": "9",
+    "dbWatcher.maxCollectedStatements": "9",
     "mom.compressSize": "9", **dict.fromkeys(FLAGS, "false"),
 }  # fmt: skip
 
@@ -248,7 +249,14 @@ def test_how_messages_are_written_comes_along() -> None:
     draft = draft_of(watcher(*lines, "mom.compressSize=100"), options=Options(kafka="k:1"))
     written = {"version": "1.4", "max_rows": 7, "send_unchanged_updates": False, "compress_size": 100}
     assert draft.settings["publish"]["dbwatcher"] == written
+    assert (
+        draft_of(watcher(*lines), options=Options(documented=True)).settings["capture"]["documented"]["version"]
+        == "1.4"
+    )
     assert "dbwatcher" not in draft_of(watcher("mom.compressSize=100")).settings["publish"]
+    for collected, wanted in (("50", 50), ("1", 1), ("0", 1)):
+        one = draft_of(watcher(f"dbWatcher.maxCollectedStatements={collected}"))
+        assert one.settings["publish"]["dbwatcher"] == {"collect_transactions": wanted}
     with pytest.raises(ConfigError, match=r"replication\.maxRowsInTx is no whole number"):
         draft_of(watcher("replication.maxRowsInTx=many"))
 

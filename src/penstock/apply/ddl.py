@@ -18,7 +18,8 @@ from typing import Any
 from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.target import Unfollowed
 from penstock.change import Change, Image, Op, TableName
-from penstock.schema import TableSchema
+from penstock.logical import LogicalType
+from penstock.schema import Column, TableSchema
 
 
 class DdlPolicy(StrEnum):
@@ -66,6 +67,7 @@ class ShapedColumn:
         default: SQL; None without one.
         filled: The text that rows have which were there before the column; None where that is NULL, or not known.
         origin: Its name at the source, where rules call it otherwise.
+        logical: What it holds, where the source has no type of the target's words for it: the target has its own.
     """
 
     name: str
@@ -77,6 +79,11 @@ class ShapedColumn:
     default: str | None = None
     filled: str | None = None
     origin: str | None = None
+    logical: str | None = None
+
+    def is_type_of(self, column: Column) -> bool:
+        """Whether a column of the target has this type already."""
+        return column.type == self.type if self.logical is None else column.logical == LogicalType.parse(self.logical)
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,7 @@ def alteration(change: Change) -> Alteration:
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
     # Versions that an earlier capture set has noted do not tell of them.
     had, has = (_post_data(was), _post_data(now)) if "fittings" in was and "fittings" in now else ({}, {})
-    unclear |= _why_retyped(change, retyped)
+    unclear |= _why_retyped(change, retyped) | _told_unclear(image, (*added, *retyped))
     return Alteration(
         renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
         dropped=tuple(column.name for number, column in old.items() if number not in new),
@@ -221,6 +228,12 @@ _TOKEN = re.compile(
     r"""\s+|--[^\n]*|/\*.*?\*/|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|[\w$]+|.""",
     re.DOTALL,
 )
+
+
+def _told_unclear(image: Image, columns: Sequence[ShapedColumn]) -> dict[str, str]:
+    """What the source itself says that it does not tell of columns, by the columns' names."""
+    told: Mapping[str, str] = json.loads(image.get("unclear") or "{}")
+    return {one.name: told[one.origin or one.name] for one in columns if (one.origin or one.name) in told}
 
 
 def _why_retyped(change: Change, retyped: Sequence[ShapedColumn]) -> dict[str, str]:
@@ -369,7 +382,7 @@ def pending(wanted: Alteration, table: TableSchema) -> Alteration:
         renamed=tuple((a, b) for a, b in wanted.renamed if b not in there),
         dropped=tuple(name for name in wanted.dropped if name in there),
         added=tuple(column for column in wanted.added if column.name not in there),
-        retyped=tuple(c for c in wanted.retyped if c.name not in there or there[c.name].type != c.type),
+        retyped=tuple(c for c in wanted.retyped if c.name not in there or not c.is_type_of(there[c.name])),
     )
     for column in (*left.added, *left.retyped):
         if column.name in wanted.unclear:

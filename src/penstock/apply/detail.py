@@ -39,6 +39,10 @@ class TableDetail:
         is_copied: The copy is complete.
         errors: Transactions in the error queue that failed at a change of it.
         conflicts: Entries of the conflict log.
+        chunks, chunks_copied: Of its first copy; 0 where it was not cut into chunks yet.
+        rows_copied: How many rows these chunks had.
+        written: Rows that were inserted, updated and deleted in the target's table since the server counts them, its
+            copy included, whoever did it; None where the server does not say.
     """
 
     table: TableName
@@ -46,6 +50,26 @@ class TableDetail:
     is_copied: bool
     errors: int
     conflicts: int
+    chunks: int = 0
+    chunks_copied: int = 0
+    rows_copied: int = 0
+    written: int | None = None
+
+
+@dataclass(frozen=True)
+class QueuedCount:
+    """How many transactions of the error queue have a table, an error and a state in common.
+
+    Attributes:
+        table: Of the change that failed, by its name at the target; None where none did.
+        error: The error's number, or, where it has none, the target's own code.
+        state: `failed`, or `held` behind another.
+    """
+
+    table: TableName | None
+    error: str
+    state: str
+    entries: int
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,19 @@ class CurrentRow:
         """Whether the change is one of a row, and the target has none with its key."""
         return self.now is None and self.has_table and self.change.op is not Op.MESSAGE
 
+    @property
+    def images(self) -> Mapping[str, Image]:
+        """The images to be shown side by side, by the words over their columns: old, new, and the row now."""
+        images = {"old": self.change.before, "new": self.change.after, "now": self.now}
+        return {name: image for name, image in images.items() if image is not None}
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns to be shown: those of the change, and then what else the row has now."""
+        columns = {**(self.change.before or {}), **(self.change.after or {})}
+        # A change that tells no column, as TRUNCATE does, is about no row.
+        return list({**columns, **(self.now or {})}) if columns else []
+
 
 def stand(
     session: RetrySession, transaction: Transaction, keys: Mapping[TableName, tuple[str, ...]]

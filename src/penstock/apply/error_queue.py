@@ -102,6 +102,11 @@ class ErrorEntry:
     behind: str | None = None
 
     @property
+    def place(self) -> EntryPlace:
+        """Where it stands in commit order."""
+        return EntryPlace(self.commit_scn, int(self.id.rpartition(".")[2]))
+
+    @property
     def state(self) -> str:
         """Whether it failed, or waits for what."""
         return "failed" if not self.is_held else f"held behind {self.behind}" if self.behind else "held, free to go on"
@@ -110,6 +115,40 @@ class ErrorEntry:
     def error_type(self) -> ErrorType | None:
         """What kind of thing has to be put right; None of one that waits."""
         return None if self.is_held else ErrorType.of(self.error_number)
+
+
+@dataclass(frozen=True, order=True)
+class EntryPlace:
+    """A place in commit order: entries are listed before or behind it, and need not be counted to get there."""
+
+    commit_scn: int
+    number: int
+
+
+@dataclass(frozen=True)
+class EntrySelection:
+    """Which entries are meant: those that fit everything that is said, in commit order.
+
+    Attributes:
+        tables: Names at the target; the entry changes one of them. None: any.
+        errors: Error numbers, or codes of the database; the entry has one of them. Empty: any.
+        since, until: The transaction failed first at this time, or later; at this time, or earlier.
+        text: The error message holds it, in large or in small letters.
+        after, before: Only entries behind this place; before this place, and then the last of these.
+        most: At most so many; None: all.
+    """
+
+    tables: Collection[TableName] | None = None
+    errors: Collection[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str = ""
+    after: EntryPlace | None = None
+    before: EntryPlace | None = None
+    most: int | None = None
+
+
+EVERY_ENTRY = EntrySelection()
 
 
 class NoEntryError(OperatorError):
@@ -216,12 +255,16 @@ class ErrorQueue(ABC):
     """The entries of one process."""
 
     @abstractmethod
-    def entries(self) -> Sequence[ErrorEntry]:
-        """Return all entries, in commit order."""
+    def entries(self, selection: EntrySelection = EVERY_ENTRY) -> Sequence[ErrorEntry]:
+        """Return the entries that are meant, in commit order."""
 
     @abstractmethod
-    def tables(self) -> Mapping[str, Collection[TableName]]:
-        """Return which tables each entry changes."""
+    def count(self, selection: EntrySelection = EVERY_ENTRY) -> int:
+        """Return how many entries are meant, whatever `most` says."""
+
+    @abstractmethod
+    def tables(self) -> Collection[TableName]:
+        """Return the tables that the entries change."""
 
     @abstractmethod
     def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
@@ -230,6 +273,10 @@ class ErrorQueue(ABC):
     @abstractmethod
     def find(self, entry_id: str) -> str:
         """Return an entry's id in full, which may be given without the name of the process. Raises as `load` does."""
+
+    @abstractmethod
+    def places(self, entry_ids: Collection[str]) -> Mapping[str, EntryPlace]:
+        """Return where entries stand in commit order, by their ids in full; those that are not there have no place."""
 
     @abstractmethod
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:

@@ -81,6 +81,12 @@ class Group:
             tables.append((table, code & 0xFFFFFFFF, number_of == number))
         return tables
 
+    @property
+    def operations(self) -> tuple[Sequence[str], NDArray[np.int64]]:
+        """The operations among the changes, and for each change the index of its one."""
+        found = _encoded(self.rows[c.OP])
+        return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
+
     def part(self, first: int, end: int) -> Group:
         """The transactions from `first` up to but not including `end`."""
         if first == 0 and end == len(self):

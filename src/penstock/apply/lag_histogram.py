@@ -34,11 +34,16 @@ class LagHistogram:
         known = {int(bucket): count for bucket, count in buckets.items()}
         self.buckets.update({bucket: count for bucket, count in known.items() if _BASE**bucket / 1000 <= most_s})
 
+    @staticmethod
+    def upper_s(bucket: int) -> float:
+        """The upper end of a bucket, in seconds."""
+        return float(_BASE ** (bucket + 1) / 1000)
+
     def quantile_s(self, share: float) -> float | None:
         """Seconds that `share` of the transactions stayed at or below; None when there were none."""
         total, seen = self.buckets.total(), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
             if seen >= share * total:
-                return float(_BASE ** (bucket + 1) / 1000)
+                return self.upper_s(bucket)
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from penstock.apply.conflict_methods import ConflictRules
 from penstock.apply.ddl import DdlRules
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.lag_histogram import LagHistogram
+from penstock.apply.table_counts import TableCounts
 from penstock.change import TableName
 from penstock.errors import PenstockError, from_json
 
@@ -67,6 +69,12 @@ class LaneResult:
     failure: PenstockError | None = None
     failed_tables: set[TableName] = field(default_factory=set)
     """The tables of the transactions that went to the error queue."""
+    tables: TableCounts = field(default_factory=TableCounts)
+    resolutions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Conflicts by what was met (`exists`, `missing`, `error`) and what became of it; `queued` of those that failed."""
+    began_ns: int = 0
+    ended_ns: int = 0
+    """When the lane was at work, by its machine's clock."""
 
     def count(self, transactions: int, changes: int, committed_at_us: NDArray[np.int64]) -> None:
         """Count what a target transaction has applied."""
@@ -79,7 +87,8 @@ class LaneResult:
 
     def to_json(self) -> str:
         """Write the result as a line that `from_json` reads in another process."""
-        plain = {**self.__dict__, "lag": dict(self.lag.buckets), "failure": None}
+        plain = {**self.__dict__, "lag": dict(self.lag.buckets), "failure": None, "tables": self.tables.to_plain()}
+        plain["resolutions"] = [[*key, number] for key, number in self.resolutions.items()]
         plain["failed_tables"] = [[table.schema, table.name] for table in sorted(self.failed_tables)]
         if self.failure is not None:
             plain["failure"] = self.failure.to_json()
@@ -92,5 +101,7 @@ class LaneResult:
         lag = LagHistogram()
         lag.merge(plain.pop("lag"))
         failure = plain.pop("failure")
+        plain["tables"] = TableCounts.of_plain(plain["tables"])
+        plain["resolutions"] = Counter({(met, came): number for met, came, number in plain["resolutions"]})
         plain["failed_tables"] = {TableName(schema, name) for schema, name in plain["failed_tables"]}
         return cls(**plain, lag=lag, failure=from_json(failure) if failure else None)

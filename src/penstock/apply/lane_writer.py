@@ -12,10 +12,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.apply_errors import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.apply_errors import (
+    CHILD_EXISTS,
+    CONFLICTS,
+    CONTENTION,
+    FOREIGN_KEY_VIOLATED,
+    ROW_MISSING,
+    ApplyError,
+    ContentionError,
+    SpeculationError,
+)
 from penstock.apply.blocked_keys import BlockedKeys
 from penstock.apply.change_applier import Handled
-from penstock.apply.conflict_methods import ErrorAction
+from penstock.apply.conflict_methods import ConflictKind, ErrorAction
 from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
 from penstock.apply.conflict_split import ConflictSplit, dependencies_of_changes, may_take_another_key
 from penstock.apply.dependency_keys import fingerprint
@@ -34,6 +43,8 @@ from penstock.schema import Dictionary
 
 PREFETCHED_TRANSACTIONS = 500
 """So many transactions at a time are held as values, while the rows that they meet are looked for together."""
+
+_FOREIGN_KEYS = (FOREIGN_KEY_VIOLATED, CHILD_EXISTS)
 
 _CONTENTION_RETRIES = 8
 """How often a transaction that another session blocks is tried again before it goes to the error queue."""
@@ -396,6 +407,11 @@ class LaneWriter:
                 self.result.held += 1
             else:
                 self._count_error(one.transaction, one.failure)
+        self.result.tables.add_group(group)
+        for one in apart:
+            if one.failure is not None or one.is_held:
+                # Counted with its group just now, and not applied.
+                self.result.tables.add_changes(one.transaction.changes, times=-1)
         self.result.count(applied, changes, group.committed_at_us)
 
     def count_held(self, held: Held | None) -> None:
@@ -406,16 +422,21 @@ class LaneWriter:
 
     def _count_handled(self, transaction: Transaction, handled: Handled) -> None:
         self.result.resolved += len(handled.resolutions)
+        for one in handled.resolutions:
+            self.result.resolutions[one.row or "error", one.outcome] += 1
         # As the ledger counts: what went to the error queue by itself is not applied.
         self.result.changes -= len(handled.recorded)
         self.result.row_changes -= len(handled.recorded)
         for change, failure in handled.recorded:
+            self.result.tables.changes[change.table, change.op.value] -= 1
             self._count_error(replace(transaction, changes=(change,)), failure)
 
     def _count_error(self, transaction: Transaction, failure: Failure) -> None:
         self.result.errors += 1
         self.result.failed_tables |= {change.table for change in transaction.changes}
-        self.result.conflicts += failure.error.number in CONFLICTS
+        if failure.error.number in CONFLICTS:
+            self.result.conflicts += 1
+            self.result.resolutions[_met(failure.error.number), "queued"] += 1
         if self._config.disable_on_error or self._errors_left() == 0:
             self.result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
 
@@ -427,3 +448,10 @@ class LaneWriter:
 
 def _numbers(transaction: Transaction) -> range:
     return range(1, len(transaction.changes) + 1)
+
+
+def _met(error_number: int) -> str:
+    """What a change met that failed with the number of a conflict."""
+    if error_number in _FOREIGN_KEYS:
+        return "foreign_key"
+    return ConflictKind.MISSING if error_number == ROW_MISSING else ConflictKind.EXISTS

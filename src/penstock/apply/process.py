@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
+from penstock.apply.batch import AppliedBatch, Interval, phases_of
 from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lane import LaneResult
@@ -41,6 +42,27 @@ class ReleasedTransaction:
 
     entry_id: str
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """A batch that is applied, and not completed yet."""
+
+    batch: Slice
+    lanes: int
+    work: Interval
+    results: Sequence[LaneResult]
+
+    def completed(self, read: Interval, complete: Interval) -> AppliedBatch:
+        """What the batch came to, with how long it took before and after."""
+        return AppliedBatch(
+            self.batch.end,
+            len(self.batch),
+            self.batch.total_changes,
+            self.lanes,
+            phases_of(read, self.work, complete, self.results),
+            self.results,
+        )
 
 
 class _AnewError(PenstockError):
@@ -161,6 +183,8 @@ class Ledger(Protocol):
 
 _IDLE_NOTE_S = 2.0
 
+CAUGHT_UP = "it had caught up"
+
 _TOLD_TO_STOP = "it was told to stop"
 
 _QUEUE_EVERY_S = 2.0
@@ -220,7 +244,7 @@ class ApplyProcess:
             OperatorError: Something that the user must change, or the process was told to stop at errors.
             RetryableError: A server stayed out of reach for longer than the configured time.
         """
-        reason = "it had caught up" if until is None else f"it had reached position {until}"
+        reason = CAUGHT_UP if until is None else f"it had reached position {until}"
         progress = Progress(Scn(0))
         self._limits.restart()
         while not stop.is_set():
@@ -279,7 +303,9 @@ class ApplyProcess:
             progress.ended_by = self._reached(parameters, progress.position)
             if progress.ended_by is not None:
                 return
+            began_ns = time.time_ns()
             batch = self._next_batch(progress.position, self._limit_of(parameters))
+            read = Interval(began_ns, time.time_ns())
             if batch is None:
                 self._retry_policy.restore()
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
@@ -291,10 +317,12 @@ class ApplyProcess:
                     self._feed.look_around()
                 self._feed.wait(stop, min(_IDLE_NOTE_S, self._limits.seconds_left(parameters)))
                 continue
-            if len(batch):
-                self._apply(batch, progress, parameters)
-                self._limits.count(len(batch))
+            applied = self._apply(batch, progress, parameters) if len(batch) else None
+            self._limits.count(len(batch))
+            worked_ns = time.time_ns()
             self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
+            complete = Interval(worked_ns, time.time_ns())
+            progress.last_batch = None if applied is None else applied.completed(read, complete)
             progress.position = batch.end
             # Only now, after success: a batch that fails each time must not be tried for ever.
             self._retry_policy.restore()
@@ -339,12 +367,13 @@ class ApplyProcess:
             self._ledger.confirm()
             raise
 
-    def _apply(self, batch: Slice, progress: Progress, parameters: Parameters) -> None:
+    def _apply(self, batch: Slice, progress: Progress, parameters: Parameters) -> _Applied:
         lanes = self._lane_sizing.lanes(transactions=len(batch), changes=batch.total_changes)
-        began = time.monotonic()
+        began, began_ns = time.monotonic(), time.time_ns()
         with self._confirmed():
             results = self._feed.apply(batch, lanes)
         took_s = time.monotonic() - began
+        applied = _Applied(batch, lanes, Interval(began_ns, time.time_ns()), results)
         self._lane_sizing.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
         if parameters.trace_level > 0:
             _tell_batch(batch, lanes=lanes, took_s=took_s)
@@ -362,6 +391,7 @@ class ApplyProcess:
             first = min(queued, key=lambda entry: entry.commit_scn, default=None)
             error = aborted_by[0] if first is None else f"transaction {first.id}: {first.error_message}"
             self._abort(error)
+        return applied
 
     def _tell_queued(self, progress: Progress) -> list[ErrorEntry]:
         """Report what went to the error queue, in this attempt or in those that broke off; return it."""

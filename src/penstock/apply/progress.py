@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from penstock.apply.batch import AppliedBatch
 from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.lane import LaneResult
+from penstock.apply.table_counts import TableCounts
 from penstock.position import Scn
 
 
@@ -24,6 +27,9 @@ class Progress:
         ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
         lag: Of transactions that were committed while the run was at work. Of earlier ones it would tell how long ago
             somebody made them, and not how long apply takes.
+        tables: What was applied, by table and operation.
+        resolutions: Conflicts by what was met and what became of it, see `LaneResult.resolutions`.
+        last_batch: What the last batch came to; None where it had no transaction.
         as_of: When the last transaction that was applied was committed at the source.
     """
 
@@ -41,6 +47,9 @@ class Progress:
     left_out: Sequence[str] = ()
     ended_by: str | None = None
     lag: LagHistogram = field(default_factory=LagHistogram)
+    tables: TableCounts = field(default_factory=TableCounts)
+    resolutions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    last_batch: AppliedBatch | None = None
     as_of: datetime | None = None
     began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -61,4 +70,6 @@ class Progress:
             self.errors += result.errors
             self.conflicts += result.conflicts
             self.resolved += result.resolved
+            self.tables.add(result.tables)
+            self.resolutions.update(result.resolutions)
             self.lag.merge(result.lag.buckets, most_s=age_s)

@@ -158,10 +158,9 @@ def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str], *, skip_gone:
     Raises:
         NoEntryError: There is no entry of one of these names.
     """
-    place = {entry.id: number for number, entry in enumerate(queue.entries())}
-    given = {entry_id if skip_gone or entry_id in place else queue.find(entry_id) for entry_id in entry_ids}
-    # One that has come meanwhile has no place yet.
-    return sorted(given, key=lambda one: place.get(one, len(place)))
+    given = {entry_id if skip_gone else queue.find(entry_id) for entry_id in entry_ids}
+    places = queue.places(given)
+    return sorted((one for one in given if one in places), key=lambda one: places[one]) + sorted(given - places.keys())
 
 
 class _Attempts:

@@ -159,7 +159,7 @@ def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) 
             raise ApplyError(COLUMN_MISSING, f"{what}; retry that one first", where=_place(change))
         column = table.schema.by_name.get(name)
         if column is None:
-            what = f"column {name!r} does not exist at the target"
+            what = f"column {name!r} does not exist at the target: add it there, then retry"
             raise ApplyError(COLUMN_MISSING, what, where=_place(change))
         source = captured.get(name)
         if source is None or column.reads(source):

@@ -8,6 +8,7 @@ that goes by the row path; the outcome is the same as if every transaction had g
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -39,6 +40,7 @@ from penstock.apply.net import NetChange
 from penstock.apply.nettable import Nettable
 from penstock.apply.prefetch import ahead
 from penstock.apply.session import TargetSession
+from penstock.apply.table_counts import TableCounts
 from penstock.apply.target import TargetCatalog
 from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
@@ -104,6 +106,7 @@ class ApplyServer:
         self._nettable = Nettable(
             catalog, dictionary, config.conflicts, config.handlers, most_columns=session.most_net_columns
         )
+        self._pieces = TableCounts()
         self._trusted = sys.maxsize
         self._wary = 0
         self._is_storm = False
@@ -115,6 +118,7 @@ class ApplyServer:
         An error that stops the process is returned in the result's `failure`; what was committed before stays.
         """
         try:
+            self._result.began_ns = time.time_ns()
             applied = self._already_applied()
             # One group is being read, one is netted, and the target is at work on one.
             # Closed here: an error that is kept keeps them too, and they would go on reading.
@@ -133,11 +137,13 @@ class ApplyServer:
                         break
         except PenstockError as exc:
             self._result.failure = exc
+        self._result.ended_ns = time.time_ns()
         return self._result
 
     def serve_large(self, large: LargeTransaction) -> LaneResult:
         """Apply a transaction that cannot be held; otherwise as `serve`."""
         try:
+            self._result.began_ns = time.time_ns()
             low, *above = self._already_applied().tolist()
             if large.commit_scn <= low or large.commit_scn in above:
                 self._result.already_applied += 1
@@ -145,6 +151,7 @@ class ApplyServer:
                 self._apply_large(large)
         except PenstockError as exc:
             self._result.failure = exc
+        self._result.ended_ns = time.time_ns()
         return self._result
 
     def _prepare(self, groups: Iterable[Group], applied: NDArray[np.int64]) -> Iterator[_Work]:
@@ -219,6 +226,7 @@ class ApplyServer:
             return False
         self._writer.count_held(held)
         self._result.set_changes += len(group.rows)
+        self._result.tables.add_group(group)
         self._result.count(len(group), len(group.rows), group.committed_at_us)
         return True
 
@@ -448,17 +456,26 @@ class ApplyServer:
             if not self._writer.apply_transaction(large.transaction(), marks, large.read):
                 return
             self._result.row_changes += large.changes
+            self._pieces = TableCounts()
+            for rows in self._pieces_of(large):
+                self._pieces.add_group(rows)
         else:
             self._result.set_changes += large.changes
+        self._result.tables.add(self._pieces.as_one_transaction())
         self._result.count(1, large.changes, large.committed_at_us)
 
     def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
         """Net a transaction piece by piece; a check that holds only once all pieces are in is left to the row path."""
-        for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES):
+        self._pieces = TableCounts()
+        for piece in self._pieces_of(large):
+            self._pieces.add_group(piece)
             nets = self._nettable.nets(piece) if self._nettable.can_net(piece).all() else None
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")
             yield nets
+
+    def _pieces_of(self, large: LargeTransaction) -> Iterator[Group]:
+        return large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES)
 
     def _apply_rows(self, group: Group) -> None:
         times = group.committed_at_us
@@ -478,6 +495,7 @@ class ApplyServer:
                 continue
             if self._writer.apply_transaction(transaction, own, group.part(i, i + 1).rows.to_batches):
                 self._result.row_changes += len(transaction.changes)
+                self._result.tables.add_changes(transaction.changes)
                 self._result.count(1, len(transaction.changes), times[i : i + 1])
                 self._failed_in_a_row = 0
             else:

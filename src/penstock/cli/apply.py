@@ -54,7 +54,8 @@ def stop(
     json: JsonOption = False,
 ) -> None:
     """Stop this pipeline's run, on whichever machine it is; it first finishes what it has begun."""
-    state = open_applying(file).stop_run(force=force, wait_s=wait_s)
+    instead = "stop its run by Ctrl-C or SIGTERM: `penstock apply stop` is for pipelines that apply"
+    state = open_applying(file, do=instead).stop_run(force=force, wait_s=wait_s)
     if json:
         print_json({"low_watermark": state.low_watermark, "high_watermark": state.high_watermark})
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,13 +50,16 @@ class Defaults:
 defaults = Defaults()
 
 
-def open_file(file: Path | None) -> Pipeline | Publication:
-    """Open the pipeline of the file that was named, or of ./pipeline.yaml."""
-    return penstock.open(file or defaults.file)
+def open_file(file: Path | None, *, master: str | None = None) -> Pipeline | Publication:
+    """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
+    return penstock.open(file or defaults.file, master=master)
 
 
-def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
+def open_applying(file: Path | None, *, master: str | None = None, do: str | None = None) -> Pipeline:
     """Open it for a command that has to do with a target; on the Spark that was named, if any.
+
+    Args:
+        do: What to do instead where the pipeline publishes, if not to look at what it publishes.
 
     Raises:
         OperatorError: The pipeline publishes.
@@ -68,7 +72,7 @@ def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
         raise OperatorError(
             f"pipeline {pipeline.config.name!r} publishes, and has no target database",
             where=str(file or defaults.file),
-            do=pipeline.shown_by,
+            do=do or pipeline.shown_by,
         )
     return pipeline
 
@@ -155,6 +159,18 @@ def warn(text: str) -> None:
     err.print(text, markup=False, style="yellow")
 
 
+def print_with_margin(margin: str, text: str, *, style: str | None = None) -> None:
+    """Print a text behind a margin; on a terminal its further lines are indented by that much, in a pipe it is one."""
+    if not out.is_terminal:
+        say(f"{margin}{text}")
+        return
+    width = max(20, out.width - len(margin))
+    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    out.print(f"{margin}{lines[0]}", markup=False, style=style)
+    for line in lines[1:]:
+        out.print(f"{' ' * len(margin)}{line}", markup=False, style=style)
+
+
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: framed on a terminal, tab-separated in a pipe."""
     if not out.is_terminal:
@@ -173,4 +189,4 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one pair to a line."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        say(f"{name:<{width}}  {value}")
+        print_with_margin(f"{name:<{width}}  ", str(value))

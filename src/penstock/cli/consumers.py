@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_json, print_rows, say
-from penstock.text import count, were
+from penstock.cli.console import FileOption, JsonOption, open_file, out, print_json, print_rows, print_with_margin, say
+from penstock.text import count, short_time, size, were
 
 if TYPE_CHECKING:
     from penstock.history import ConsumerState
@@ -26,6 +26,12 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
         print_json([_plain(consumer) for consumer in found])
     elif not found:
         say("no log is kept for anybody: no `penstock run` has registered its pipeline yet, or the source has no log")
+    elif out.is_terminal:
+        for c in found:
+            since = f" since {short_time(c.oldest_at)}" if c.oldest_at else ""
+            kept = f"{count(c.transactions, 'transaction')}, {size(c.size_bytes)}{since}"
+            say(f"{c.consumer.name}: {kept}, behind position {c.position}, seen {short_time(c.seen_at)}")
+            print_with_margin("  ", f"id {c.consumer.id}{f', {c.consumer.target}' if c.consumer.target else ''}")
     else:
         print_rows(
             ["name", "id", "target", "position", "transactions", "MB", "oldest", "last seen"],

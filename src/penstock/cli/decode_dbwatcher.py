@@ -97,6 +97,7 @@ def _read(body: bytes, where: str, most_bytes: int) -> Message:
 
 def _lines(name: str, message: Message, where: str) -> Iterator[dict[str, Any]]:
     from penstock.formats.dbwatcher.changes import changes_of
+    from penstock.formats.dbwatcher.message import CANCELLED
 
     try:
         found = changes_of(message, {})
@@ -105,15 +106,15 @@ def _lines(name: str, message: Message, where: str) -> Iterator[dict[str, Any]]:
     common: dict[str, Any] = {"file": name, "command": message.command.value}
     if found.keeps_open:
         common["is_open"] = True
-    if found.event is not None:
-        event = found.event
+    event = found.event or found.cancelled
+    if event is not None:
         columns = {one.name: dict(one.attributes) for one in event.metadata}
         yield {
             **common,
             "txn_id": event.txn_id,
             "repl_key": event.repl_key,
             "op": "ddl",
-            "action": event.action.value,
+            "action": CANCELLED if found.cancelled is not None else event.action.value,
             "schema_name": event.table.schema,
             "table_name": event.table.name,
         } | ({"columns": columns} if columns else {})

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.console import JsonOption, print_facts, print_json, say
 from penstock.cli.logs import LogFormat, logging_to_console
+from penstock.cli.web import PageOptions, WebOption, prepared, served
 from penstock.pipeline.report import facts
 
 if TYPE_CHECKING:
+    from penstock.config.pipeline import PipelineConfig
     from penstock.demo.story import Ending
 
 
 def demo(
-    seconds: Annotated[int, typer.Option(min=5, help="How many seconds pgbench works.")] = 20, json: JsonOption = False
+    seconds: Annotated[int, typer.Option(min=5, help="How many seconds pgbench works.")] = 20,
+    web: WebOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Copy pgbench's tables between two embedded PostgreSQL servers and follow, with one failure on purpose."""
     from penstock.demo.story import play
 
-    with logging_to_console(LogFormat.TEXT, quiet=json):
-        ending = play((lambda _: None) if json else say, seconds=seconds)
+    with ExitStack() as stack:
+        door = None if web is None else stack.enter_context(prepared(web, PageOptions(), option="--web"))
+        stack.enter_context(logging_to_console(LogFormat.TEXT, quiet=json))
+
+        def beside(config: PipelineConfig) -> AbstractContextManager[object]:
+            return nullcontext() if door is None else served(door, [config])
+
+        ending = play((lambda _: None) if json else say, seconds=seconds, beside=beside)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
         print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})

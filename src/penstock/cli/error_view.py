@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.change import Op
-from penstock.cli.console import as_text, print_facts, say, shown
-from penstock.text import count, printable
+from penstock.cli.console import print_facts, print_with_margin, say, shown
+from penstock.text import count, printable, short_time, time_text
 
 if TYPE_CHECKING:
     from penstock.apply.entry_rows import CurrentRow
-    from penstock.apply.error_queue import ErrorEntry
+    from penstock.apply.error_queue import ErrorEntry, PastAction
     from penstock.change import Image, TableName
     from penstock.pipeline.errors import ShownEntry
     from penstock.pipeline.pipeline import Pipeline
@@ -63,6 +63,29 @@ def _source_table(table: TableName | None, pipeline: Pipeline | Publication) -> 
     return None if table is None else ", ".join(map(str, pipeline.origins(table))) or str(table)
 
 
+def print_entries(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publication) -> None:
+    """Print entries for a person: what failed in one line, why in the next ones."""
+    width = max(len(entry.id) for entry in entries)
+    for entry in entries:
+        at = short_time(entry.committed_at) if entry.committed_at else "time unknown"
+        number = entry.error_number or entry.error_code
+        change = "its commit" if not entry.message_number else f"change {entry.message_number} of {entry.message_count}"
+        of = f"{entry.op} {named(entry.table, pipeline)}" if entry.table else count(entry.message_count, "change")
+        failed = "held" if entry.is_held else f"{change}, error {number}" if number else change
+        say(printable(f"{entry.id:<{width}}  {at}  {of}, {failed}"))
+        if not entry.is_held:
+            print_with_margin(" " * (width + 2), printable(entry.error_message))
+
+
+def print_action(action: PastAction) -> None:
+    """Print what somebody did with an entry: what and who in one line, edits and errors below."""
+    role = f" as {action.role}" if action.role not in (None, action.db_user) else ""
+    who = f"{action.db_user}{role} ({action.os_user} on {action.host})"
+    say(printable(f"{short_time(action.at)}  {action.action} {action.entry_id}: {action.outcome}, by {who}"))
+    for text in filter(None, (" ".join(action.edits), action.error_message)):
+        print_with_margin(" " * 16, printable(text))
+
+
 def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
     """Print an entry and, change by change, old and new values beside the row at the target now."""
     entry = found.entry
@@ -71,9 +94,9 @@ def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
         [
             ("id", entry.id),
             ("transaction", f"{entry.txn_id}, position {entry.commit_scn}, of {printable(entry.source)}"),
-            ("committed at", as_text(entry.committed_at) if entry.committed_at else "unknown"),
+            ("committed at", time_text(entry.committed_at) if entry.committed_at else "unknown"),
             ("state", entry.state),
-            ("waits since" if entry.is_held else "failed at", as_text(entry.created_at)),
+            ("waits since" if entry.is_held else "failed at", time_text(entry.created_at)),
             ("as", printable(entry.recipient or "unknown")),
             ("error", "" if entry.is_held else f"{codes} {entry.error_type}".strip()),
             ("message", printable(entry.error_message)),
@@ -108,19 +131,14 @@ def _document(current: CurrentRow) -> str | None:
 
 
 def _print_values(current: CurrentRow) -> None:
-    change, now = current.change, current.now
     if not current.has_table:
         say("       the target has no such table")
-    columns = list({**(change.before or {}), **(change.after or {})})
-    if not columns:
+    if not current.columns:
         return
-    images = {name: image for name, image in (("old", change.before), ("new", change.after)) if image is not None}
-    if now is not None:
-        images["now"] = now
-        columns += [name for name in now if name not in columns]
+    images = current.images
     cells = [
         ["", "column", *images],
-        *([_mark(name, current), printable(name), *_cells(name, images)] for name in columns),
+        *([_mark(name, current), printable(name), *_cells(name, images)] for name in current.columns),
     ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
     for row in cells:

@@ -16,6 +16,7 @@ from penstock.cli.console import (
     JsonOption,
     as_text,
     open_file,
+    out,
     parse_time,
     print_json,
     print_rows,
@@ -28,6 +29,7 @@ from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.apply.entry_edits import EntryEdit, Setting
+    from penstock.apply.error_queue import ErrorEntry
     from penstock.apply.retry import Retried, RetryOptions
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
@@ -165,8 +167,8 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List the error queue, in commit order."""
-    from penstock.cli.error_sums import summary
-    from penstock.cli.error_view import entry_as_json, named
+    from penstock.cli.error_view import entry_as_json, print_entries
+    from penstock.pipeline.error_sums import summary
     from penstock.pipeline.errors import ErrorFilter
 
     wanted = meant.filter
@@ -196,24 +198,34 @@ def list_(
         )
     else:
         shown = entries[: limit or _SHOWN]
-        print_rows(
-            ["id", "state", "committed at", "failed change", "operation", "error", "type", "message"],
-            [
-                [
-                    e.id,
-                    e.state,
-                    as_text(e.committed_at) if e.committed_at else "",
-                    f"{'-' if e.is_held else e.message_number}/{e.message_count}",
-                    f"{e.op} {named(e.table, pipeline)}" if e.table else "",
-                    e.error_number or e.error_code or "",
-                    e.error_type or "",
-                    "" if e.is_held else printable(e.error_message),
-                ]
-                for e in shown
-            ],
-        )
+        if out.is_terminal:
+            print_entries(shown, pipeline)
+        else:
+            _print_table(shown, pipeline)
         if len(shown) < len(entries):
             say(f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more")
+
+
+def _print_table(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publication) -> None:
+    """Print entries for a program in a pipe: a line each, times in full."""
+    from penstock.cli.error_view import named
+
+    print_rows(
+        ["id", "state", "committed at", "failed change", "operation", "error", "type", "message"],
+        [
+            [
+                e.id,
+                e.state,
+                as_text(e.committed_at) if e.committed_at else "",
+                f"{'-' if e.is_held else e.message_number}/{e.message_count}",
+                f"{e.op} {named(e.table, pipeline)}" if e.table else "",
+                e.error_number or e.error_code or "",
+                e.error_type or "",
+                "" if e.is_held else printable(e.error_message),
+            ]
+            for e in entries
+        ],
+    )
 
 
 @app.command()
@@ -333,12 +345,18 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """List what people did with the error queue: who, when, what, and the outcome."""
+    from penstock.cli.error_view import print_action
+
     actions = open_file(file).errors().history(entry_id, most=limit)
     if json:
         print_json([asdict(action) for action in actions])
     elif not actions:
         say("nothing was done yet")
     else:
+        if out.is_terminal:
+            for a in actions:
+                print_action(a)
+            return
         print_rows(
             ["at", "who", "did", "entry", "outcome", "edited or left out", "error"],
             [
@@ -366,7 +384,7 @@ def _apply(
     skip_gone: bool = False,
 ) -> None:
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    from penstock.cli.error_sums import AlikeNotes, kind_of_failure
+    from penstock.pipeline.error_sums import AlikeNotes, kind_of_failure
 
     dry_run = options.get("dry_run", False)
     done: list[Retried] = []
@@ -397,7 +415,7 @@ _GOOD = ("applied", "would apply")
 
 
 def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
-    from penstock.cli.error_sums import failures_in_short
+    from penstock.pipeline.error_sums import failures_in_short
 
     if json:
         print_json(_result(done, dry_run=dry_run))

@@ -80,7 +80,9 @@ class _Lines(logging.Handler):
         style = {logging.WARNING: "yellow", logging.ERROR: "red"}.get(record.levelno)
         # Above the live line, which only its own console knows of.
         console = out if record.levelno < logging.WARNING or self._live is not None else err
-        console.print(f"{_time(record)} {record.levelname:<7} {text}", markup=False, style=style)
+        # A person sees which day it is; what is kept in a file has to say.
+        at = f"{datetime.fromtimestamp(record.created, UTC):%H:%M:%S}" if self._live is not None else _time(record)
+        console.print(f"{at} {record.levelname:<7} {text}", markup=False, style=style)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -1,6 +1,6 @@
 """`penstock`: its commands, and what its exit codes mean.
 
-0 done · 1 `verify` found differences, or `cutover` left the copy unready · 2 wrong file or option ·
+0 done · 1 `verify` found differences, `doctor` a fault, or `cutover` left the copy unready · 2 wrong file or option ·
 3 a person must change something ·
 4 something was in the way that may pass · 5 `run` caught up, or arrived, and the error queue holds transactions
 """
@@ -24,8 +24,10 @@ from penstock.cli import (
     db2_collect,
     decode,
     demo,
+    doctor,
     errors,
     import_xmlblaster,
+    init,
     plan,
     resync,
     run,
@@ -34,6 +36,7 @@ from penstock.cli import (
     switch,
     teardown,
     verify,
+    web,
 )
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
@@ -62,10 +65,12 @@ def _main(
         defaults.file, defaults.is_said = file, True
 
 
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("setup")(setup.setup)
-app.command("run")(run.run)
+app.command("run", cls=web.WithWeb)(run.run)
 app.command("status")(status.status)
+app.command("web")(web.web)
 app.add_typer(apply.app, name="apply")
 app.add_typer(errors.app, name="errors")
 app.command("conflicts")(conflicts.conflicts)
@@ -79,7 +84,8 @@ app.command("verify")(verify.verify)
 app.command("switch")(switch.switch)
 app.command("cutover")(cutover.cutover)
 app.command("teardown")(teardown.teardown)
-app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
+app.command("demo", cls=web.WithWeb)(demo.demo)
 
 
 def silence_spark() -> None:

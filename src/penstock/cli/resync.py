@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_applying, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, warn
+from penstock.cli.groups import takes_groups
 from penstock.cli.verify import compare
 from penstock.errors import ConfigError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
+    from penstock.change import TableName
     from penstock.database import Emptying
+    from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
+
+_EVERY = "*.*"
 
 
+@dataclass(frozen=True)
+class PublishedOptions:
+    """What is asked of a pipeline that publishes, besides a copy."""
+
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Publishing: cancel copies that were requested or are under way.")
+    ] = False
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="Publishing: receivers drop the tables, and create them anew.")
+    ] = False
+
+    def check(self, *, publishes: bool) -> None:
+        """Raise a `ConfigError` where they do not go with each other, or with the pipeline."""
+        if self.cancel and self.recreate:
+            raise ConfigError("--cancel and --recreate exclude each other")
+        if (self.cancel or self.recreate) and not publishes:
+            raise ConfigError("--cancel and --recreate are for pipelines that publish")
+
+
+@dataclass(frozen=True)
+class ChangingOptions:
+    """Whether anything is changed at a target, and whether a person is asked before."""
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done, as `penstock verify` does; change nothing.")
+    ] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+
+
+@takes_groups
 def resync(
     tables: Annotated[
         list[str] | None,
         typer.Argument(metavar="TABLE...", help="Tables, or patterns like schema.table, to make equal to the source."),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Let the next run make a new first copy of every table.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, as `penstock verify` does; change nothing.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every table, by a new first copy that a run makes.")] = False,
+    published: PublishedOptions = PublishedOptions(),
+    changing: ChangingOptions = ChangingOptions(),
     file: FileOption = None,
     master: MasterOption = None,
     json: JsonOption = False,
@@ -39,18 +73,34 @@ def resync(
 
     --all: the tables that were copied are emptied and the rest is forgotten; the next `penstock run` copies them anew.
     The way out when source or target were restored, moved or set up anew. The source may be written to meanwhile.
+
+    A pipeline that publishes: the run, or the next one, publishes the rows of the tables once more, before further
+    changes of them.
     """
     if every == bool(tables):
         raise ConfigError("say which tables to bring, or --all for a new first copy of every one")
-    pipeline = open_applying(file, master=master)
-    if tables:
-        compare(pipeline, tables, repair=not dry_run, json=json)
+    from penstock.pipeline.pipeline import Pipeline
+
+    pipeline = open_file(file, master=master)
+    published.check(publishes=not isinstance(pipeline, Pipeline))
+    if not isinstance(pipeline, Pipeline):
+        if changing.dry_run:
+            raise ConfigError("--dry-run shows what would be emptied at a target, and this pipeline publishes")
+        _publish_anew(pipeline, tables or [_EVERY], published, json=json)
         return
+    if tables:
+        compare(pipeline, tables, repair=not changing.dry_run, json=json)
+        return
+    _empty(pipeline, changing, json=json)
+
+
+def _empty(pipeline: Pipeline, options: ChangingOptions, *, json: bool) -> None:
+    """Prepare a new first copy at a target."""
     plan = pipeline.resync_plan()
-    if dry_run:
+    if options.dry_run:
         print_json(_as_json(plan.emptying)) if json else _show(plan.emptying, "to be emptied", plan.target)
         return
-    if not yes:
+    if not options.yes:
         if json or not sys.stdin.isatty():
             raise ConfigError("nobody is there to be asked whether to empty tables", do="say --yes")
         if plan.makes_set_anew:
@@ -63,6 +113,35 @@ def resync(
         return
     _show(done, "emptied", plan.target)
     say("`penstock run` makes the new first copy")
+
+
+def _publish_anew(publication: Publication, tables: Sequence[str], options: PublishedOptions, *, json: bool) -> None:
+    """Request copies of tables that are published, or cancel them."""
+    if options.cancel:
+        done = publication.cancel_copies(tables)
+        parts = {"withdrawn": done.withdrawn, "cancelled": done.cancelled, "idle": done.idle}
+        told = [
+            ("not copied anew, published as before", done.withdrawn),
+            ("cancelled, and not published until a copy is requested", done.cancelled),
+            ("without a copy that was requested or is under way", done.idle),
+        ]
+    else:
+        asked = publication.request_copies(tables, recreates=options.recreate)
+        parts = {"requested": asked.requested, "due": asked.due}
+        told = [
+            ("requested, and made by `penstock run`", asked.requested),
+            ("due anyway, for the first time or again", asked.due),
+        ]
+    if json:
+        print_json({name: [str(table) for table in found] for name, found in parts.items()})
+        return
+    for what, found in told:
+        if found:
+            say(f"{count(len(found), 'table')} {what}: {_listed(found)}")
+
+
+def _listed(tables: Collection[TableName]) -> str:
+    return printable(", ".join(map(str, tables)))
 
 
 def _as_json(emptying: Emptying) -> dict[str, object]:

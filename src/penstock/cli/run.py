@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated
 
@@ -21,7 +22,9 @@ from penstock.cli.console import (
     print_json,
     show_traceback,
 )
+from penstock.cli.groups import takes_groups
 from penstock.cli.logs import LogFormat, logging_to_console
+from penstock.cli.watched import WatchOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.events import Event, tell
 from penstock.pipeline.report import Report, facts
@@ -41,10 +44,10 @@ LogFormatOption = Annotated[
 ]
 
 
-def run(
-    context: typer.Context,
-    *,
-    file: FileOption = None,
+@dataclass(frozen=True)
+class EndOptions:
+    """Where a run ends by itself."""
+
     until_caught_up: Annotated[
         bool,
         typer.Option(
@@ -52,7 +55,7 @@ def run(
             help="End once everything committed before the start is applied, published or in the error queue; exit"
             " code 5 if the queue then holds anything.",
         ),
-    ] = False,
+    ] = False
     until: Annotated[
         str | None,
         typer.Option(
@@ -61,22 +64,47 @@ def run(
             help="End after the last transaction at or before this position, or commit time (change files only, UTC"
             " without an offset); exit codes as with --until-caught-up.",
         ),
-    ] = None,
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse two ends."""
+        if self.until is not None and self.until_caught_up:
+            raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the run ends by itself at all."""
+        return self.until_caught_up or self.until is not None
+
+
+@takes_groups
+def run(
+    context: typer.Context,
+    *,
+    file: FileOption = None,
+    end: EndOptions,
     master: MasterOption = None,
+    watched: WatchOptions,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Copy tables without a copy, then apply or publish changes until SIGTERM or SIGINT."""
-    if until is not None and until_caught_up:
-        raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
+    # First, so that a port that is taken is said before anything starts.
+    watch = context.with_resource(watched.prepared())
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
     with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
         every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
         report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
         try:
-            progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
+            progress = pipeline.run(
+                stop,
+                report,
+                until_caught_up=end.until_caught_up,
+                until=end.until,
+                observers=watch.begin(pipeline.config),
+            )
             is_done = not stop.is_set() and progress.ended_by is None
-            has_ended = (until_caught_up or until is not None) and is_done
+            has_ended = end.is_given and is_done
         except PenstockError as exc:
             # The log has it already.
             if log_format is LogFormat.JSON:
@@ -92,8 +120,8 @@ def run(
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set, and say so when they do."""
+def stopped_by_signals(*, tells: bool = True) -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set, and say so when they do, unless there is nothing to finish."""
     stop, is_over = threading.Event(), threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -102,7 +130,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     def say_so() -> None:
         # Not in the signal's handler, which may have cut short what writes the log.
         stop.wait()
-        if not is_over.is_set():
+        if tells and not is_over.is_set():
             tell(Event.RUN_STOPPING, "stopping: what was begun is finished first", level=logging.WARNING)
 
     threading.Thread(target=say_so, name="stopping", daemon=True).start()

@@ -8,8 +8,9 @@ import typer
 
 from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.cli.plan import AdoptOption, as_json, show_left_out
-from penstock.text import count
+from penstock.cli.plan import AdoptOption, as_json
+from penstock.pipeline.alike import merge_alike
+from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.pipeline.plan import Plan
@@ -27,21 +28,26 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
 
 
 def _show(done: Plan) -> None:
-    for note in done.source.notes + done.target.notes:
-        warn(f"note: {note}")
+    from penstock.cli.plan_view import left_out_lines
+
+    for database in (done.source, done.target):
+        for note in merge_alike(database.notes, done.tables):
+            warn(f"note: {printable(note)}")
     in_place = count(len(done.tables) - len(done.left_out), "table")
     if done.is_done:
         say(f"everything is in place: {in_place} captured" if not done.left_out else f"{in_place} in place")
     else:
         for side, database in (("source", done.source), ("target", done.target)):
             say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
-        then = "" if done.refused else "; next: `penstock run`"
-        say(f"{in_place} in place{then}")
+        say(f"{in_place} in place")
     not_brought = differences.not_brought(done.target.differences)
     if not_brought is not None:
         say(f"{not_brought}; `penstock plan` lists what")
-    show_left_out(done)
+    for line in left_out_lines(done):
+        warn(line)
     if done.left_out:
         warn("mend that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")
+    else:
+        say("next: `penstock run`")

@@ -11,13 +11,14 @@ import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, print_rows, say, warn
 from penstock.errors import ConfigError, PenstockError, RetryableError
-from penstock.text import count, duration, printable
+from penstock.text import count, duration, printable, size, time_text
 
 if TYPE_CHECKING:
     from penstock.apply.detail import Detail, ParameterDetail, TableDetail
+    from penstock.history import ConsumerState
     from penstock.pipeline.pipeline import Pipeline
     from penstock.pipeline.publication import Publication
-    from penstock.pipeline.status import HeldBack, Status
+    from penstock.pipeline.status import Status
 
 _EVERY_S = 2.0
 
@@ -131,7 +132,7 @@ def _show(found: Status, more: Detail | None, *, json: bool, is_line: bool = Fal
     if json:
         print_json(found.to_json() | ({} if more is None else {"detail": more.to_json()}), is_line=is_line)
         return
-    show(found)
+    show(found, detail=more is not None)
     if more is not None:
         show_detail(more)
 
@@ -166,11 +167,11 @@ def _copied(table: TableDetail) -> str:
 
 def _set(one: ParameterDetail) -> str:
     assert one.set_at is not None
-    return f"by {one.set_by} at {one.set_at.isoformat(timespec='seconds')}"
+    return f"by {one.set_by} at {time_text(one.set_at)}"
 
 
-def show(found: Status) -> None:
-    """Print a status for a person."""
+def show(found: Status, *, detail: bool = False) -> None:
+    """Print a status for a person; in `detail` with watermarks, and with what the log keeps for this pipeline."""
     from penstock.pipeline.log_watch import open_text
     from penstock.pipeline.status import PipelineState
 
@@ -182,19 +183,25 @@ def show(found: Status) -> None:
         ("pipeline", f"{found.pipeline}, {found.state}"),
         ("consistent up to", _consistent(found)),
         ("lag", _lag(found)),
-        ("waiting at the source", "unknown" if found.source_lost is not None else _waiting(found)),
+        ("backlog", "unknown" if found.source_lost is not None else _backlog(found)),
         *(_applied(found) if found.publishes_to is None else _published(found)),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
     ]
+    if detail and found.publishes_to is None:
+        facts.append(("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"))
     if found.source_lost:
         facts.append(("source out of reach", f"{found.source_lost}; all else is what was known last"))
     if found.refused:
         facts.append(("cannot go on", found.refused))
     facts += [("needs attention", line) for line in found.attention]
     if found.reason:
-        at = f"{found.stopped_at.isoformat(timespec='seconds')}: " if found.stopped_at else ""
+        at = f"{time_text(found.stopped_at)}: " if found.stopped_at else ""
         facts.append(("stopped", f"{at}{found.reason}"))
-    facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
+    facts += [
+        ("log kept for", held_back(one, own_id=found.consumer_id))
+        for one in found.consumers
+        if detail or one.consumer.id != found.consumer_id or one.size_bytes
+    ]
     facts += [("log held by", open_text(one, datetime.now(UTC))) for one in found.open_transactions]
     print_facts(facts)
 
@@ -205,7 +212,7 @@ def _consistent(found: Status) -> str:
             return "all that is recorded, which does not say when it was committed"
         # Of a source with another history nobody can tell; otherwise tables are still to be copied.
         return "unknown" if found.refused or found.source_lost else "not yet"
-    text = f"{found.consistent_at.isoformat(timespec='seconds')} (source commit time)"
+    text = time_text(found.consistent_at)
     if found.consistent_at == found.recorded_until:
         text += ", the last that is recorded"
     if found.consistent_but_for:
@@ -219,40 +226,43 @@ def _lag(found: Status) -> str:
     return duration(found.lag_s) if found.lag_s or found.backlog_changes else "0.0 s, nothing waits"
 
 
-def _waiting(found: Status) -> str:
+def _backlog(found: Status) -> str:
     changes = count(found.backlog_changes, "change")
     # A log's files hold what others wait for, too, and what was freed and not vacuumed yet.
-    return f"{changes}; files of {found.backlog_bytes / 1e6:,.1f} MB" if found.backlog_bytes else changes
+    return f"{changes} (log on disk: {size(found.backlog_bytes)})" if found.backlog_bytes else changes
 
 
 def _applied(found: Status) -> list[tuple[str, object]]:
     return [
-        ("errors in the queue", f"{found.errors:,}" + (f", and {found.held:,} held behind them" if found.held else "")),
-        ("conflicts so far", f"{found.conflicts:,}, and {found.resolved:,} resolved"),
-        ("applied so far", _so_far(found) + (f", {found.ddl:,} times DDL" if found.ddl else "")),
-        ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
+        (
+            "error queue",
+            count(found.errors, "transaction") + (f", and {found.held:,} held behind them" if found.held else ""),
+        ),
+        ("conflicts", f"{found.conflicts:,} unresolved, {found.resolved:,} resolved"),
+        ("applied", _so_far(found) + (f", {found.ddl:,} times DDL" if found.ddl else "")),
     ]
 
 
 def _published(found: Status) -> list[tuple[str, object]]:
     upto = f"up to position {found.low_watermark}" if found.low_watermark else "nothing yet"
-    return [("published so far", _so_far(found)), ("published to", f"{found.publishes_to}, {upto}")]
+    return [("published", _so_far(found)), ("published to", f"{found.publishes_to}, {upto}")]
 
 
 def _so_far(found: Status) -> str:
     return f"{count(found.transactions, 'transaction')}, {count(found.changes, 'row change')}"
 
 
-def held_back(consumer: HeldBack) -> str:
-    """What a consumer holds back, in one line."""
+def held_back(state: ConsumerState, *, own_id: str) -> str:
+    """What a consumer holds back, in one line; `own_id` is that of the pipeline."""
+    consumer = state.consumer
     where = f" ({consumer.target})" if consumer.target else ""
-    this = ", this pipeline" if consumer.is_this else ""
+    this = ", this pipeline" if consumer.id == own_id else ""
     return (
-        f"{consumer.name}{where}{this}: {count(consumer.transactions, 'transaction')},"
-        f" {consumer.size_bytes / 1e6:,.1f} MB{_since(consumer)} behind position {consumer.position},"
-        f" seen {consumer.seen_at.isoformat(timespec='seconds')}"
+        f"{consumer.name}{where}{this}: {count(state.transactions, 'transaction')},"
+        f" {size(state.size_bytes)}{_since(state)} behind position {state.position},"
+        f" seen {time_text(state.seen_at)}"
     )
 
 
-def _since(consumer: HeldBack) -> str:
-    return f" since {consumer.oldest_at.isoformat(timespec='seconds')}" if consumer.oldest_at else ""
+def _since(state: ConsumerState) -> str:
+    return f" since {time_text(state.oldest_at)}" if state.oldest_at else ""

@@ -25,7 +25,12 @@ def fault_of(document: Document, error: Any) -> Fault:
         return document.fault((*path, "type"), _wrong_kind(error))
     if has_no_value:
         return document.fault(path, "has no value")
-    is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
+    is_secret = (
+        "url" in path
+        or "registry" in path
+        or path[:1] == ("on_error",)
+        or (path[:1] == ("connections",) and len(path) > 3)
+    )
     is_shown = isinstance(given, str | int | float | bool) and not is_secret and not must_be_redacted(given)
     return document.fault(path, _said(error, path, f", not {given!r}" if is_shown else ""))
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from penstock.alerts.config import OnErrorConfig
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.config.apply import ApplyConfig
 from penstock.config.capture import CaptureConfig
@@ -33,6 +34,11 @@ class PipelineConfig(ConfigPart):
     rules: RulesConfig | None = Field(default=None, description="Which tables are processed, and how they are changed")
     apply: ApplyConfig | None = Field(default=None, description="Where changes are applied")
     publish: PublishConfig | None = Field(default=None, description="Instead of apply: where changes are published")
+    on_error: OnErrorConfig | None = Field(
+        default=None,
+        description="Who is told when a run fails or stops, puts transactions into its error queue, or"
+        " when the source's log is held",
+    )
     spark: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Spark's own settings, spark.*; master stands for spark.master"
     )

@@ -1,4 +1,4 @@
-"""Secrets in a pipeline file: references such as `${env:NAME}`, put in place in connections and schema registries.
+"""Secrets in a pipeline file: references such as `${env:NAME}`, put in place in connections, registries, `on_error`.
 
 One that is the whole url is taken as it is. Any other is one part of the url, whatever characters it holds: it is
 percent-encoded in a url, and escaped in `key=value` text.
@@ -45,7 +45,7 @@ class SecretStore:
     folder: Path
 
     def put_in_place(self, document: Document) -> list[Fault]:
-        """Replace the references in connections and schema registries.
+        """Replace the references in connections, schema registries and `on_error`.
 
         Returns:
             The secrets that cannot be had, and those that stand in the file.
@@ -54,6 +54,7 @@ class SecretStore:
         for part in ("capture", "publish"):
             path = (part, "debezium", "registry")
             faults += self._in_settings(document, path, document.mapping(*path))
+        faults += self._in_settings(document, ("on_error",), document.mapping("on_error"))
         for name, connection in document.mapping("connections").items():
             if not isinstance(connection, dict):
                 continue

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import psycopg
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.progress import Progress
+from penstock.config.pipeline import PipelineConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline
@@ -88,8 +90,17 @@ class Ending:
     verified: VerifyResult
 
 
-def play(say: Callable[[str], object], *, seconds: int) -> Ending:
-    """Play the demo, with pgbench at work for so many seconds; `say` is given the story line by line."""
+def play(
+    say: Callable[[str], object],
+    *,
+    seconds: int,
+    beside: Callable[[PipelineConfig], AbstractContextManager[object]] = lambda _: nullcontext(),
+) -> Ending:
+    """Play the demo, with pgbench at work for so many seconds; `say` is given the story line by line.
+
+    Args:
+        beside: Begins what goes on beside the story once the pipeline is set up, such as a page that shows it.
+    """
     teller = Teller(say)
     teller.tell("starting two PostgreSQL servers")
     with EmbeddedPostgres() as bank, EmbeddedPostgres() as copy, tempfile.TemporaryDirectory() as folder:
@@ -106,7 +117,8 @@ def play(say: Callable[[str], object], *, seconds: int) -> Ending:
         assert isinstance(pipeline, Pipeline)
         pipeline.setup()
         teller.tell("penstock setup: capture and ledger installed, target tables created")
-        return _play(teller, pipeline, bank, copy, seconds)
+        with beside(pipeline.config):
+            return _play(teller, pipeline, bank, copy, seconds)
 
 
 def _make_role(file: Path, copy: EmbeddedPostgres) -> None:

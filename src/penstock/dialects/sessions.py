@@ -5,9 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 
 from penstock.change import TableName
-from penstock.database import CatalogDifference, LockWait, MissingObject, SequenceSetting, SequenceValue, SetupStep
+from penstock.database import (
+    CatalogDifference,
+    LockWait,
+    MissingObject,
+    SequenceSetting,
+    SequenceValue,
+    SetupStep,
+    WorkingSession,
+)
+from penstock.history import LogHold
 
 
 class SetupSession(ABC):
@@ -23,7 +33,11 @@ class SetupSession(ABC):
 
 
 class LockWatch(ABC):
-    """Looks for sessions of a pipeline that wait for a lock in one database."""
+    """Looks for sessions of a pipeline that work, or wait for a lock, in one database."""
+
+    @abstractmethod
+    def at_work(self) -> Sequence[WorkingSession]:
+        """Return the sessions that are inside a transaction, the oldest first. Raises as `waits` does."""
 
     @abstractmethod
     def waits(self, longer_than_s: float) -> Sequence[LockWait]:
@@ -32,6 +46,22 @@ class LockWatch(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close its session."""
+
+
+class HoldWatch(ABC):
+    """Looks at what the log at the source takes, from another thread than the run's."""
+
+    @abstractmethod
+    def look(self, older: timedelta) -> LogHold | None:
+        """Say what the log takes, naming transactions open for longer than `older`; None if it was closed meanwhile.
+
+        Raises:
+            PenstockError: The database cannot be asked.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the look that another thread may be taking; there is none afterwards."""
 
 
 class PostDataBuilder(ABC):

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from penstock import html
+from penstock.alerts.alerts import Alerts
+from penstock.alerts.receivers import receiver_of
 from penstock.apply.ledger import ProcessState
-from penstock.apply.listener import RunListener
+from penstock.apply.listener import RunListener, RunObserver
 from penstock.apply.progress import Progress
 from penstock.change import TableName
 from penstock.change_table import RecordedChanges
@@ -27,17 +29,20 @@ from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.locks import told_of_locks
+from penstock.pipeline.locks import WorkWatch, told_of_locks
 from penstock.pipeline.log_watch import OPEN_FOR, LogWatch, over_limit
+from penstock.pipeline.observers import Observed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
 from penstock.pipeline.samples import Plot, StatusSamples
 from penstock.pipeline.status import Status
+from penstock.pipeline.transformed import untransformed
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
+from penstock.schema import TableSchema
 from penstock.spark.starting import Spark
-from penstock.stream import Source, TableVersion, roots
+from penstock.stream import Source, TableVersion, root_versions, roots
 from penstock.text import are, count, were
 
 ReadsChanges: TypeAlias = Callable[[str | None, str | None, Sequence[str]], RecordedChanges]
@@ -69,7 +74,7 @@ class Capturing:
         self._spark = spark
         self._log_watch: LogWatch | None = None
         if self._installed is not None:
-            self._log_watch = LogWatch(self._installed, config.capture.log, self._give_up)
+            self._log_watch = LogWatch(self._installed.hold_watch, source.label, config.capture.log, self._give_up)
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
         self._uncaptured: set[TableName] = set()
@@ -137,6 +142,7 @@ class Capturing:
         *,
         until_caught_up: bool = False,
         until: str | int | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> Progress:
         """Copy what is not copied yet, then follow changes until told to stop; see `ApplyProcess.run`.
 
@@ -145,11 +151,12 @@ class Capturing:
                 `penstock run --until` takes it.
             listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
                 logged in any case.
+            observers: Hear it, too; whatever happens to them, the run goes on.
         """
         publishes = self.config.publish is not None
         run = Run(
             stop,
-            listener or Report(publishes=publishes),
+            Observed(listener or Report(publishes=publishes), [*observers, *self._alerts()]),
             until_caught_up=until_caught_up,
             until=None if until is None else str(until),
             publishes=publishes,
@@ -157,9 +164,26 @@ class Capturing:
 
         def work() -> Progress:
             with self._told_of_locks(lambda wait: run.listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                try:
+                    return self._run(stop, run.listener, until_caught_up=run.until_caught_up, until=run.until)
+                finally:
+                    if self._log_watch is not None:
+                        self._log_watch.close()
 
         return run.carry_out(work, self._set_status)
+
+    def _alerts(self) -> list[RunObserver]:
+        """What tells people of a run, as the pipeline file asks."""
+        asked = self.config.on_error
+        if asked is None:
+            return []
+        receiver = receiver_of(asked)
+        every_s, end_s = asked.every_s, asked.timeout_s + 1
+        return [Alerts(self.config.name, receiver, every_s=every_s, end_s=end_s, was_down=self._was_down)]
+
+    def _was_down(self) -> bool:
+        """Whether the last run has ended in a way that `on_error` has told of; False where nobody knows."""
+        return False
 
     def start(
         self,
@@ -167,9 +191,12 @@ class Capturing:
         *,
         until_caught_up: bool = False,
         until: str | int | None = None,
+        observers: Sequence[RunObserver] = (),
     ) -> BackgroundRun:
         """Begin `run` in a thread of its own."""
-        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until))
+        return BackgroundRun(
+            lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until, observers=observers)
+        )
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return the consumers that the source's log is kept for, the furthest behind first."""
@@ -196,6 +223,16 @@ class Capturing:
         self._installed.remove_consumer(found[0].consumer.id)
         return found[0]
 
+    def captured_tables(self) -> tuple[Sequence[TableSchema], Sequence[TableSchema]]:
+        """Return the tables that are captured, as the source has them, and as they are applied or published."""
+        with closing(self._source.open_source()) as stream:
+            applied = _existing(stream.tables(), self.is_meant)
+        if self._rules is None:
+            return applied, applied
+        origins = {origin for one in applied for origin in (one.name, *self.origins(one.name))}
+        with closing(untransformed(self._source).open_source()) as stream:
+            return _existing(stream.tables(), origins.__contains__), applied
+
     def log_hold(self) -> LogHold:
         """Return what disk the log at the source takes, and for whom."""
         if not self._source.has_capture():
@@ -221,7 +258,8 @@ class Capturing:
         return found
 
     def _give_up(self, state: ConsumerState) -> None:
-        self._carry_out(Plan([], self._source_removal(state.consumer), DatabasePlan(""), []), printer="teardown")
+        removal = self._source_removal(state.consumer, is_given_up=True)
+        self._carry_out(Plan([], removal, DatabasePlan(""), []), printer="teardown")
 
     def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
         raise NotImplementedError
@@ -249,6 +287,10 @@ class Capturing:
 
     def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
         return told_of_locks(self._lock_watches(), tell)
+
+    def watch_work(self) -> WorkWatch:
+        """Look at what sessions of this pipeline do and wait for, wherever its run is; the caller closes it."""
+        return WorkWatch(self._lock_watches())
 
     def is_meant(self, table: TableName) -> bool:
         """Whether the pipeline file means a table of this name, by its name at the target."""
@@ -352,17 +394,23 @@ class Capturing:
                     return [f"{count(lost, 'transaction')} at the source {were(lost)} not {verb} and {are(lost)} lost"]
         return []
 
-    def _source_removal(self, consumer: Consumer) -> DatabasePlan:
+    def _source_removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
         """Plan to remove a consumer of the source, and the capture set unless it has others."""
         if self._installed is None:
             return DatabasePlan(self._source.label)
-        source = self._installed.removal(consumer)
+        source = self._installed.removal(consumer, is_given_up=is_given_up)
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:
             names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
             source.notes.append(f"the capture set stays, for other consumers: {names}")
         return source
+
+
+def _existing(versions: Iterable[TableVersion], is_meant: Callable[[TableName], bool]) -> list[TableSchema]:
+    """The tables that there are now, by their newest versions, in the order of their names."""
+    found = root_versions(versions)
+    return [found[name].table for name in sorted(found) if is_meant(name) and not found[name].is_gone]
 
 
 def _left_out(faults: Sequence[PenstockError]) -> str:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
-from penstock.apply.detail import Detail
+from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
@@ -42,7 +42,7 @@ from penstock.database import (
     Uncaptured,
     UncopiedRows,
 )
-from penstock.dialects.sessions import LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
+from penstock.dialects.sessions import HoldWatch, LockWatch, PostDataBuilder, SequenceReader, SetupSession, WriteFreeze
 from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError, LogHold
 from penstock.position import Scn
@@ -130,8 +130,12 @@ class Installable(SourceConnector, Protocol):
         `printer` is the command that prints the steps for somebody with more rights.
         """
 
-    def removal(self, consumer: Consumer) -> DatabasePlan:
-        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing."""
+    def removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
+        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing.
+
+        Args:
+            is_given_up: Only the consumer's place is lost: what setup made stays while anybody reads there.
+        """
 
     def release(self, consumer: Consumer) -> Sequence[SetupStep]:
         """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
@@ -145,6 +149,9 @@ class Installable(SourceConnector, Protocol):
         Args:
             older: Name transactions that are open for longer than this.
         """
+
+    def hold_watch(self) -> HoldWatch | None:
+        """Return a watch that looks at the same while a run goes on; None where no log is kept for anybody."""
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""
@@ -189,6 +196,12 @@ class DatabaseSource(Installable, Protocol):
 
     def write_freeze(self, tables: Sequence[TableName]) -> WriteFreeze:
         """Return a watch on writers to the tables of this source that become `tables`."""
+
+    def copies_asked(self) -> Mapping[int, int]:
+        """Return the source's own numbers of tables that it asks to be copied anew, and which time of asking it is."""
+
+    def forget_asked(self, asked: Mapping[int, int]) -> None:
+        """Note that a run knows what `copies_asked` has returned."""
 
     def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
         """Open a session that returns another value at each call after partitions, labels or keys were made."""
@@ -304,6 +317,9 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
 
     def trim_conflicts(self, keep: timedelta) -> None:
         """Delete entries of the conflict log that are older."""
+
+    def queued_counts(self, most: int) -> Sequence[QueuedCount]:
+        """Count the error queue by table, error and state; the `most` frequent ones."""
 
     def detail(self) -> Detail:
         """Return what the ledger tells beyond `state`."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.apply.entry_rows import CurrentRow, stand
-from penstock.apply.error_queue import ErrorEntry, ErrorQueue, PastAction
+from penstock.apply.error_queue import EntryPlace, EntrySelection, ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern
 from penstock.pipeline.shown import entries_html, entry_html
@@ -75,8 +75,26 @@ class Errors:
 
     def entries(self, wanted: ErrorFilter = ErrorFilter()) -> Sequence[ErrorEntry]:
         """Return the entries that are meant, in commit order."""
-        tables = self._tables() if wanted.tables else {}
-        return [entry for entry in self._queue.entries() if wanted.fits(entry, tables.get(entry.id, ()))]
+        return self._queue.entries(self._selection(wanted))
+
+    def page(
+        self,
+        wanted: ErrorFilter = ErrorFilter(),
+        *,
+        most: int,
+        after: EntryPlace | None = None,
+        before: EntryPlace | None = None,
+    ) -> Sequence[ErrorEntry]:
+        """Return some of the entries that are meant, in commit order.
+
+        Args:
+            after, before: Return the first ones behind this place, or the last ones before this place.
+        """
+        return self._queue.entries(replace(self._selection(wanted), after=after, before=before, most=most))
+
+    def count(self, wanted: ErrorFilter = ErrorFilter()) -> int:
+        """Return how many entries are meant."""
+        return self._queue.count(self._selection(wanted))
 
     def _repr_html_(self) -> str:
         """How a notebook shows the queue: without row values."""
@@ -104,9 +122,13 @@ class Errors:
         """Return the last things that people did with entries, or with one, the oldest of them first."""
         return self._queue.history(entry_id=entry_id, most=most)
 
-    def _tables(self) -> Mapping[str, set[TableName]]:
-        """What each entry changes, by names at the target and at the source."""
-        return {
-            entry_id: {name for table in tables for name in (table, *self._origins(table))}
-            for entry_id, tables in self._queue.tables().items()
-        }
+    def _selection(self, wanted: ErrorFilter) -> EntrySelection:
+        """What a person means, by the names that tables have at the target."""
+        tables = None
+        if wanted.tables:
+            tables = [
+                table
+                for table in self._queue.tables()
+                if any(pattern.matches(name) for pattern in wanted.tables for name in (table, *self._origins(table)))
+            ]
+        return EntrySelection(tables, wanted.errors, wanted.since, wanted.until, wanted.text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.pipeline.status import PipelineState, Status
-from penstock.text import count, duration
+from penstock.text import count, duration, time_text
 
 
 class ProblemKind(StrEnum):
@@ -67,7 +67,7 @@ def problems(found: Status, *, max_lag_s: float, max_errors: int) -> Iterator[Pr
 def _not_running(found: Status) -> Problem:
     if found.state is PipelineState.SET_UP:
         return Problem(ProblemKind.NOT_RUNNING, "no run has begun yet; start `penstock run`")
-    at = f" at {found.stopped_at.isoformat(timespec='seconds')}" if found.stopped_at else ""
+    at = f" at {time_text(found.stopped_at)}" if found.stopped_at else ""
     reason = f": {found.reason}" if found.reason else ""
     if found.state is PipelineState.ABORTED:
         return Problem(ProblemKind.ABORTED, f"the run aborted{at}{reason}")

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from penstock.database import LockWait
+from penstock.database import LockWait, WorkingSession
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import PenstockError
 
@@ -71,6 +72,46 @@ class Holders:
 
     def _hear(self, wait: LockWait) -> None:
         self._seen[wait.where] = time.monotonic(), wait
+
+
+@dataclass(frozen=True)
+class Work:
+    """What sessions of a pipeline do at one moment.
+
+    Attributes:
+        sessions: Those that are inside a transaction, at the source and at the target.
+        waits: Those that another session's lock keeps waiting, and which.
+    """
+
+    sessions: Sequence[WorkingSession] = ()
+    waits: Sequence[LockWait] = ()
+
+
+NO_WORK = Work()
+
+
+class WorkWatch:
+    """Looks at what sessions of a pipeline do and wait for, when it is asked."""
+
+    def __init__(self, watches: Sequence[LockWatch]) -> None:
+        """Watch with these; nothing is connected to yet."""
+        self._watches = watches
+
+    def look(self) -> Work:
+        """Return what can be seen now; of a database that is out of reach, nothing."""
+        sessions: list[WorkingSession] = []
+        waits: list[LockWait] = []
+        for watch in self._watches:
+            # Whoever asks for the status hears that the database is out of reach.
+            with suppress(PenstockError):
+                sessions += watch.at_work()
+                waits += watch.waits(0)
+        return Work(sessions, waits)
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for watch in self._watches:
+            watch.close()
 
 
 class _Look:

@@ -16,11 +16,11 @@ from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply.detail import Detail
+from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
-from penstock.apply.process import ApplyProcess
+from penstock.apply.process import CAUGHT_UP, ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
@@ -71,6 +71,9 @@ from penstock.stream import given_up
 from penstock.verify.driver import VerifyListener, VerifyResult
 from penstock.verify.task import not_copied
 
+MOST_QUEUED_COUNTS = 1000
+"""A queue that holds more kinds of errors is a storm, and what counts kinds is to stay small."""
+
 
 class Pipeline(Capturing):
     """One pipeline file that applies put to work. Every method may be called on its own, in its own process."""
@@ -104,6 +107,10 @@ class Pipeline(Capturing):
         """Work out what `setup` would do. Changes nothing."""
         plan = self._planner.plan(adopt=adopt, capture_fault=self.set_fault)
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
+
+    def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What keeps single tables from being set up, by their names at the target, except missing privileges."""
+        return self._planner.table_faults()
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
@@ -165,7 +172,7 @@ class Pipeline(Capturing):
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(followed - set(copied)),
+                    waiting=sorted(followed - set(copied)),
                     refused=refused,
                     attention=[
                         str(one)
@@ -186,6 +193,13 @@ class Pipeline(Capturing):
             return None
         with closing(self._target.ledger()) as ledger:
             return ledger.detail()
+
+    def queued_counts(self) -> Sequence[QueuedCount]:
+        """Count the error queue by table, error and state, the most frequent first; nothing before setup."""
+        if not self._target.has_ledger():
+            return ()
+        with closing(self._target.ledger()) as ledger:
+            return ledger.queued_counts(MOST_QUEUED_COUNTS)
 
     def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
         """Return what the conflict log says, the newest first."""
@@ -481,6 +495,15 @@ class Pipeline(Capturing):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
                     ledger.set_status_of_last_run(str(error), is_aborted=isinstance(error, HandlerError))
+
+    def _was_down(self) -> bool:
+        # Where the ledger cannot be asked, the run is about to say so itself.
+        with suppress(PenstockError):
+            if self._target.has_ledger():
+                with closing(self._target.ledger()) as ledger:
+                    state = ledger.state()
+                return state is not None and state.reason not in (None, CAUGHT_UP)
+        return False
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]

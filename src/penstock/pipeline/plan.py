@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.change import TableName
 from penstock.database import DatabasePlan, transactions
 from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.alike import merge_alike
 from penstock.text import printable
 
 
@@ -100,9 +102,10 @@ class Plan:
 
     def refuse_impossible(self) -> None:
         """Raise an `OperatorError` that names everything that is in the way, if anything is."""
-        faults = [str(fault) for fault in (*self.target.faults, *self.source.faults)]
+        faults = merge_alike([str(fault) for fault in (*self.target.faults, *self.source.faults)], self.tables)
         for side in (self.source, self.target):
-            faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
+            missing = merged_grants(side.grants)
+            faults += [f"missing privilege ({side.label}). Its owner, or a superuser, runs: {sql};" for sql in missing]
         if faults:
             raise OperatorError("\n".join(faults))
 
@@ -136,6 +139,24 @@ def all_grants(plan: DatabasePlan) -> list[str]:
     return list(dict.fromkeys([*plan.grants, *(grant for grants in plan.table_grants.values() for grant in grants)]))
 
 
+_ON_A_TABLE = re.compile(
+    r'GRANT (?P<rights>[A-Z, ]+) ON (?P<kind>SEQUENCE )?(?P<table>"(?:[^"]|"")*"\."(?:[^"]|"")*") TO (?P<role>.+)', re.S
+)
+
+
+def merged_grants(grants: Iterable[str]) -> list[str]:
+    """The same grants in fewer statements: those of equal rights in several tables become one; the order stays."""
+    merged: dict[str, tuple[str, list[str], str]] = {}
+    for grant in grants:
+        found = _ON_A_TABLE.fullmatch(grant)
+        if found is None:
+            merged[grant] = grant, [], ""
+            continue
+        head, tail = f"GRANT {found['rights']} ON {found['kind'] or ''}", f" TO {found['role']}"
+        merged.setdefault(head + tail, (head, [], tail))[1].append(found["table"])
+    return [f"{head}{', '.join(tables)}{tail}" for head, tables, tail in merged.values()]
+
+
 def _of_tables(plan: DatabasePlan) -> set[str]:
     return {grant for grants in plan.table_grants.values() for grant in grants}
 
@@ -144,7 +165,9 @@ def _in_the_way(plan: DatabasePlan, table: TableName) -> list[PenstockError]:
     """What keeps a table from being set up in one database."""
     grants = "; ".join(plan.table_grants.get(table, ()))
     missing = (
-        [OperatorError("a privilege is missing", where=plan.label, do=f"as a superuser: {grants}")] if grants else []
+        [OperatorError("a privilege is missing", where=plan.label, do=f"its owner, or a superuser, runs: {grants}")]
+        if grants
+        else []
     )
     return [*plan.table_faults.get(table, ()), *missing]
 
@@ -155,6 +178,8 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     grants = all_grants(plan)
     if grants:
         lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in grants)]
+    if plan.recommended:
+        lines += ["-- recommended grants, without which `cutover` is refused", *(f"{sql};" for sql in plan.recommended)]
     if plan.plain_role:
         lines.append("-- changes are applied as a superuser; this makes a role that is none, for the connection's url:")
         lines += [f"--   {printable(line)};" for line in plan.plain_role]

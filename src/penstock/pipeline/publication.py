@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
+from penstock.apply.detail import QueuedCount
 from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess
@@ -37,6 +38,7 @@ from penstock.stream import TableVersion, root_versions
 
 if TYPE_CHECKING:
     # It needs what an extra brings.
+    from penstock.pipeline.published_copies import CopyCancellations, CopyRequests, PublishedCopies
     from penstock.pipeline.published_queue import PublishedQueue
 
 _LOCK_TIMEOUT_S = 5.0
@@ -148,15 +150,19 @@ class Publication(Capturing):
             current, hold = root_versions(stream.tables()), self.log_hold()
             followed = {name for name in self.followed(current.values(), copied) if name in current}
             whole = {name for name in followed if copies.is_copied(current[name].id, name)}
+            requests = self._sink.requests()
+            ids = {name: version.id for name, version in current.items()}
+            withheld = {} if requests is None else requests.withheld(ids)
+            lacking = followed - whole - withheld.keys()
             found = status_of(
                 self.config.name,
                 process,
                 SourceState(
                     stream.backlog(process.low_watermark if process else START),
                     hold,
-                    to_copy=len(followed - whole),
+                    waiting=sorted(self._source.describe(lacking)) if lacking else (),
                     refused=None if refused is None else str(refused),
-                    attention=[str(found) for found in self.not_captured()],
+                    attention=[*map(str, self.not_captured()), *withheld.values()],
                 ),
                 is_running=self._is_running(),
                 copied=[copied[name] for name in whole],
@@ -249,6 +255,10 @@ class Publication(Capturing):
             skip_gone=skip_gone,
         )
 
+    def queued_counts(self) -> Sequence[QueuedCount]:
+        """Nobody counts it by table and error: `status` says how many there are."""
+        return ()
+
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""
         return iter(())
@@ -266,12 +276,70 @@ class Publication(Capturing):
         raise self._without_target("no target to compare with the source")
 
     def resync(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: what was published stays."""
-        raise self._without_target("no target to copy to anew", do=self._sink.words.anew)
+        """Refuse: nothing is emptied here; `request_copies` has tables published anew."""
+        raise self._without_target("no target whose tables could be emptied", do="request copies of tables")
 
     def resync_plan(self, *_: object, **__: object) -> NoReturn:
         """Refuse, as `resync` does."""
-        raise self._without_target("no target to copy to anew", do=self._sink.words.anew)
+        raise self._without_target("no target whose tables could be emptied", do="request copies of tables")
+
+    def request_copies(self, patterns: Sequence[str], *, recreates: bool = False) -> CopyRequests:
+        """Have the next run, or the one that is at work, publish the rows of tables once more.
+
+        Args:
+            patterns: Mean captured tables, by the names that they are published under.
+            recreates: Receivers are to drop the tables before they create them anew.
+
+        Raises:
+            OperatorError: A pattern means no table, or the form of what is published cannot tell of a second copy.
+        """
+        requests = self._requests()
+        self._check_sink()
+        roots = self._captured_roots()
+        there = {name: roots[name].id for name in self._source.describe(roots)}
+        return requests.request(patterns, there, recreates=recreates)
+
+    def cancel_copies(self, patterns: Sequence[str]) -> CopyCancellations:
+        """Cancel copies that were requested or are under way, also of tables that are gone. Raises as `request_copies`.
+
+        A first copy that is under way is cancelled, too; one that has not begun is not.
+        """
+        requests = self._requests()
+        self._check_sink()
+        return requests.cancel(patterns, self._captured_roots())
+
+    def follow(self, listener: RunListener) -> None:
+        """Bring the capture up to date, and take up copies that the source asks for; see `Capturing.follow`."""
+        super().follow(listener)
+        self._take_up_asked()
+
+    def _take_up_asked(self) -> None:
+        """Request the copies that the documented tables ask for."""
+        requests = self._sink.requests()
+        if requests is None or not (asked := self._database.copies_asked()):
+            return
+        if not self._sink.is_made():
+            return
+        roots = {name: version.id for name, version in self._captured_roots().items() if version.id in asked}
+        requests.request_again(roots)
+        # Only now: a run that ends in between asks once more.
+        self._database.forget_asked(asked)
+
+    def _captured_roots(self) -> Mapping[TableName, TableVersion]:
+        """The tables that this pipeline follows, by name; some may not be there any more."""
+        with closing(self._source.open_source()) as stream:
+            roots = root_versions(stream.tables())
+        followed = self.followed(roots.values(), self._sink.copies().copied)
+        return {name: version for name, version in roots.items() if name in followed}
+
+    def _requests(self) -> PublishedCopies:
+        requests = self._sink.requests()
+        if requests is None:
+            raise self._refused(
+                "change files tell of one copy of a table, which readers take up where the table begins",
+                do=self._sink.words.anew,
+            )
+        return requests
 
     def switch(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what was published tells of the positions of its source."""
@@ -352,6 +420,7 @@ class Publication(Capturing):
             access=self._source.access,
             open_source=self._source.open_source,
             follow_source=lambda: self.follow(listener),
+            take_up_asked=self._take_up_asked,
             is_meant=self.is_meant,
             uncopied=lambda versions: self._uncopied(versions, ledger),
             until_caught_up=until_caught_up,
@@ -411,8 +480,12 @@ class Publication(Capturing):
 
     def _uncopied(self, versions: Sequence[TableVersion], ledger: SinkLedger) -> list[TableName]:
         """The tables whose rows were not published yet, also where there are those of another one that had the name."""
-        captured = self._captured(versions, ledger)
-        lacking = [name for name, version in captured.items() if not ledger.is_copied(version.id, name)]
+        captured, cancelled = self._captured(versions, ledger), ledger.cancelled()
+        lacking = [
+            name
+            for name, version in captured.items()
+            if not ledger.is_copied(version.id, name) and cancelled.get(name) != version.id
+        ]
         return sorted(self._source.describe(lacking)) if lacking else []
 
     def _as_captured(
@@ -461,8 +534,8 @@ class Publication(Capturing):
     def _consumer(self) -> Consumer:
         return self._sink.consumer()
 
-    def _refused(self, why: str) -> OperatorError:
-        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._sink.label)
+    def _refused(self, why: str, *, do: str = "") -> OperatorError:
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._sink.label, do=do)
 
     def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
         what = f"pipeline {self.config.name!r} publishes, and has {lacks}"

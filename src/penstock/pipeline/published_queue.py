@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from penstock.apply.entry_edits import EntryEdit, as_committed
 from penstock.apply.entry_rows import CurrentRow
-from penstock.apply.error_queue import EntryOutcome, ErrorEntry, NoEntryError
+from penstock.apply.error_queue import EntryOutcome, EntryPlace, ErrorEntry, NoEntryError
 from penstock.apply.retry import Retried
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
@@ -45,6 +45,26 @@ class PublishedQueue:
         found = in_order(self._log.published_state().errors.values())
         pairs = [(entry_of(self._log.pipeline, one), {change.table for change in one.changes}) for one in found]
         return [entry for entry, tables in pairs if wanted.fits(entry, tables)]
+
+    def page(
+        self,
+        wanted: ErrorFilter = _ALL,
+        *,
+        most: int,
+        after: EntryPlace | None = None,
+        before: EntryPlace | None = None,
+    ) -> Sequence[ErrorEntry]:
+        """Return some of the entries that are meant; see `Errors.page`."""
+        found = self.entries(wanted)
+        if after is not None:
+            found = [entry for entry in found if entry.place > after]
+        if before is not None:
+            return [entry for entry in found if entry.place < before][-most:]
+        return found[:most]
+
+    def count(self, wanted: ErrorFilter = _ALL) -> int:
+        """Return how many entries are meant."""
+        return len(self.entries(wanted))
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.

@@ -4,18 +4,50 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import AlikeLines, Event, SourceFacts, tell
-from penstock.text import are, count, duration, printable
+from penstock.text import are, count, duration, printable, time_text
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
     from penstock.apply.progress import Progress
 
 _EVERY_S = 5.0
+
+_SHARE = 0.99
+"""The lag of a line is that which so many of its transactions stayed below."""
+
+
+@dataclass
+class CopyProgress:
+    """How far a copy is.
+
+    Attributes:
+        of: How many chunks there are.
+        chunks, rows: How many of them are committed, and with how many rows.
+        began_at: When the copy began, by the clock of the report.
+    """
+
+    of: int = 0
+    chunks: int = 0
+    rows: int = 0
+    began_at: float = 0.0
+
+    def text(self, now: float) -> str:
+        """How far it is in one line: `copying 3/5 chunks, 60 %, 1,200 rows, 4 s left`."""
+        if self.chunks >= self.of:
+            return f"copied {count(self.chunks, 'chunk')}, {count(self.rows, 'row')}"
+        share = self.chunks / self.of
+        left = (now - self.began_at) * (1 - share) / share if share else 0.0
+        about = f", {left:.0f} s left" if 0 < left < 60 else f", {duration(left)} left" if left else ""
+        return f"copying {self.chunks:,}/{self.of:,} chunks, {share:.0%}, {count(self.rows, 'row')}{about}".replace(
+            "%", " %"
+        )
 
 
 class Report:
@@ -39,6 +71,8 @@ class Report:
         self._idle_at: tuple[int, int] | None = None
         self._lost: set[str] = set()
         self._lost_at = 0.0
+        self._copy = CopyProgress()
+        self._lag_told: Counter[int] = Counter()
 
     def close(self) -> None:
         """Log the progress that was not logged yet: an error ends the run."""
@@ -52,13 +86,21 @@ class Report:
 
     def copying(self, chunks: int, tables: int) -> None:
         """So many chunks are about to be copied."""
+        self._copy = CopyProgress(chunks, began_at=self._clock())
         text = f"copying {count(tables, 'table')} in {count(chunks, 'chunk')}"
         tell(Event.COPY_STARTED, text, {"tables": tables, "chunks": chunks})
 
     def copied(self, chunks: int, rows: int) -> None:
         """So many more chunks are committed, with so many rows."""
-        text = f"copied {count(chunks, 'chunk')}, {count(rows, 'row')}"
-        tell(Event.COPY_PROGRESSED, text, {"chunks": chunks, "rows": rows})
+        self._copy.chunks += chunks
+        self._copy.rows += rows
+        plain: SourceFacts = {
+            "chunks": chunks,
+            "rows": rows,
+            "of_chunks": self._copy.of,
+            "done_chunks": self._copy.chunks,
+        }
+        tell(Event.COPY_PROGRESSED, self._copy.text(self._clock()), plain)
 
     def following(self) -> None:
         """Everything is ready; changes are applied, or published, from now on."""
@@ -81,7 +123,7 @@ class Report:
         now = progress.transactions, progress.in_queue
         if self._idle_at != now and self._is_time():
             self._idle_at = now
-            self._tell_progress(Event.APPLY_IDLE, progress, "; up to date")
+            self._tell_progress(Event.APPLY_IDLE, progress)
 
     def queued(self, entry: ErrorEntry) -> None:
         """A transaction went to the error queue; those that fail alike are counted."""
@@ -135,11 +177,20 @@ class Report:
     def _is_time(self) -> bool:
         return self._clock() - self._told_at >= self._every_s
 
-    def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
+    def _tell_progress(self, event: Event, progress: Progress) -> None:
         now = self._clock()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
         self._told_at, self._told, self._untold = now, _worth_a_line(progress), None
-        tell(event, describe(progress, rate=rate, publishes=self._publishes) + end, facts(progress))
+        state = "up to date" if event is Event.APPLY_IDLE else "publishing" if self._publishes else "applying"
+        lag = self._lag_since_told(progress)
+        tell(event, f"{state}, {describe(progress, lag=lag, rate=rate, publishes=self._publishes)}", facts(progress))
+
+    def _lag_since_told(self, progress: Progress) -> str | None:
+        """The lag of what was applied since the last line; that of all the run would stay high for ever."""
+        buckets = progress.lag.buckets
+        found = replace(progress.lag, buckets=buckets - self._lag_told).quantile_s(_SHARE)
+        self._lag_told = buckets.copy()
+        return None if found is None else _lag(found)
 
 
 def _tell_failed_transaction(event: Event, text: str, facts: SourceFacts) -> None:
@@ -195,24 +246,29 @@ def tell_failed(error: PenstockError) -> None:
     tell(Event.RUN_FAILED, f"penstock: {error}", parts, level=logging.ERROR)
 
 
-def describe(progress: Progress, *, rate: float | None = None, publishes: bool = False) -> str:
-    """A run's progress in one line; without errors and conflicts, which are of a target, where it `publishes`."""
-    held = f", {progress.held:,} of them held" if progress.held else ""
-    queue = f" ({progress.in_queue:,} in the error queue{held})" if progress.errors or progress.in_queue else ""
-    parts = [] if publishes else [count(progress.errors, "error") + queue, count(progress.conflicts, "conflict")]
-    if progress.resolved:
-        parts.append(f"{progress.resolved:,} resolved")
-    parts += [
-        count(progress.transactions, "transaction"),
-        count(progress.changes, "change"),
-    ]
+def describe(progress: Progress, *, lag: str | None = None, rate: float | None = None, publishes: bool = False) -> str:
+    """A run's progress in one line, the most important first: a terminal of 80 columns cuts the rest off.
+
+    Args:
+        lag: Of what was applied last; left out where it is not known.
+        rate: Changes a second, of late.
+        publishes: There are no errors and conflicts, which are of a target.
+    """
+    parts = []
+    if progress.is_behind_its_start and progress.as_of is not None:
+        parts.append(f"as of {time_text(progress.as_of)}")
+    elif lag is not None:
+        parts.append(f"lag {lag}")
+    if not publishes and (progress.errors or progress.in_queue):
+        held = f", {progress.held:,} of them held" if progress.held else ""
+        parts.append(f"{count(progress.errors, 'error')} ({progress.in_queue:,} in the error queue{held})")
     if rate is not None:
         parts.append(f"{rate:,.0f}/s")
-    p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
-    if progress.is_behind_its_start and progress.as_of is not None:
-        parts.append(f"as of {progress.as_of.isoformat(timespec='seconds')}")
-    elif p50 is not None and p99 is not None:
-        parts.append(f"lag p50 {_lag(p50)} p99 {_lag(p99)}")
+    parts += [count(progress.transactions, "transaction"), count(progress.changes, "change")]
+    if progress.conflicts and not publishes:
+        parts.append(count(progress.conflicts, "conflict"))
+    if progress.resolved:
+        parts.append(f"{progress.resolved:,} resolved")
     return ", ".join(parts)
 
 

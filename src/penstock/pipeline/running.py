@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.apply.listener import CopyListener, RunListener
+from penstock.apply.listener import CopyListener
 from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
 from penstock.errors import PenstockError
+from penstock.pipeline.observers import Observed
 from penstock.pipeline.report import redacted_error, tell_ended, tell_failed
 from penstock.spark.starting import Spark
 
@@ -50,13 +51,14 @@ class Run:
     """
 
     stop: threading.Event
-    listener: RunListener
+    listener: Observed
     until_caught_up: bool
     until: str | None
     publishes: bool
 
     def carry_out(self, work: Callable[[], Progress], set_status: Callable[[PenstockError], None]) -> Progress:
         """Do the work of the run; `set_status` writes down which error ended it."""
+        self.listener.began()
         try:
             progress = work()
         except BaseException as exc:
@@ -65,6 +67,7 @@ class Run:
                 failure = redacted_error(exc)
                 tell_failed(failure)
                 set_status(failure)
+                self.listener.failed(failure)
             raise
         self.listener.ended()
         is_done = not self.stop.is_set() and progress.ended_by is None
@@ -74,6 +77,7 @@ class Run:
             has_arrived=self.until is not None and is_done,
             publishes=self.publishes,
         )
+        self.listener.finished(progress, is_stopped=not is_done)
         return progress
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 from penstock.change import TableName
 from penstock.database import SourceTables, UncopiedRows
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.connectors import COMPARE_EXTERNAL, PipelineEnds, database_of
@@ -25,7 +25,23 @@ class SetupPlanner:
         self._ends = ends
         self._check = check
 
+    def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What keeps single tables from being set up, by their names at the target; what a GRANT mends is left out."""
+        plan = self._whole_plan(adopt=False, capture_fault=lambda: None)
+        found: dict[TableName, list[PenstockError]] = {}
+        for side in (plan.source, plan.target):
+            for table, faults in side.table_faults.items():
+                found.setdefault(table, []).extend(faults)
+        return found
+
     def plan(self, *, adopt: bool, capture_fault: Callable[[], HistoryError | None]) -> Plan:
+        """Plan setup for all tables that the file means; those that something is in the way of are left out.
+
+        Args and errors are those of `_whole_plan`.
+        """
+        return self._whole_plan(adopt=adopt, capture_fault=capture_fault).without_bad_tables()
+
+    def _whole_plan(self, *, adopt: bool, capture_fault: Callable[[], HistoryError | None]) -> Plan:
         """Plan setup for all tables that the file means.
 
         Args:
@@ -72,8 +88,8 @@ class SetupPlanner:
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_EXTERNAL}")
         elif post_data is not None:
-            hidden = database.sequence_reader(post_data).hidden
-            plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
+            # Without them sequences are not kept in step, and `cutover` is refused.
+            plan.source.recommended += database.sequence_reader(post_data).hidden
         plan.target.faults.extend(self._check.of_tables(described))
         fault = capture_fault()
         if fault is not None:
@@ -86,7 +102,7 @@ class SetupPlanner:
             plan.source.faults, plan.target.differences = [], []
             plan.target.faults = [OperatorError(what, where=ends.target.label, do="correct one of the urls")]
             plan.target.table_faults = {}
-        return plan.without_bad_tables()
+        return plan
 
     def plan_of_new(self, tables: Sequence[TableName]) -> Plan:
         """Plan what setup would do for tables alone: others may be altered, and follow only later."""

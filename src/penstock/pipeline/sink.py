@@ -32,6 +32,7 @@ from penstock.stream import Source, TableVersion
 
 if TYPE_CHECKING:
     # It needs what an extra brings.
+    from penstock.pipeline.published_copies import PublishedCopies
     from penstock.pipeline.published_queue import PublishedQueue
 
 
@@ -43,7 +44,7 @@ class Copies(Protocol):
         """The tables whose copy is whole, and its position."""
 
     def is_copied(self, id_: int, table: TableName) -> bool:
-        """Whether the rows of a table were published under the name that it has.
+        """Whether the rows of a table were published under the name that it has, and no new copy is asked for.
 
         They were not where another table had the name since, or the table another name.
         """
@@ -72,6 +73,13 @@ class SinkLedger(Ledger):
     def is_copied(self, id_: int, table: TableName) -> bool:
         """See `Copies`."""
         raise NotImplementedError
+
+    def cancelled(self) -> Mapping[TableName, int]:
+        """Return the tables whose copy was cancelled, and the source's own number of each.
+
+        Nothing of them is published until a copy is requested. None where a subclass does not say otherwise.
+        """
+        return {}
 
     def note_idle(self, consistent_at: datetime) -> None:
         """Write nothing down."""
@@ -132,6 +140,7 @@ class FeedSettings:
     Attributes:
         source: Its name.
         access: How tasks reach it; `open_source` is how this process does.
+        take_up_asked: Requests the copies that the source asks for.
         uncopied: The tables, of these versions, whose rows were not published yet.
         until_caught_up: The run ends by itself, so nothing waits for more.
         left_out: Tables whose changes are passed over.
@@ -141,6 +150,7 @@ class FeedSettings:
     access: SourceAccess
     open_source: Callable[[], Source]
     follow_source: Callable[[], None]
+    take_up_asked: Callable[[], None]
     is_meant: Callable[[TableName], bool]
     uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]]
     until_caught_up: bool
@@ -220,6 +230,9 @@ class Sink(Protocol):
 
     def queue(self) -> PublishedQueue | None:
         """Return what could not be published; None where every value can be."""
+
+    def requests(self) -> PublishedCopies | None:
+        """Return the copies that can be asked for; None where a table is copied once."""
 
     def ledger(self, lock: Callable[[], RunLock]) -> SinkLedger:
         """Open the ledger of a run.

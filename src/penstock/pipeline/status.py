@@ -29,45 +29,6 @@ class PipelineState(StrEnum):
 
 
 @dataclass(frozen=True)
-class HeldBack:
-    """A consumer that the log at the source is kept for.
-
-    Attributes:
-        is_this: The consumer is the pipeline that was asked.
-        target: Where it applies or publishes to; None for a Spark reader.
-        position: The source keeps all changes after it.
-        transactions, size_bytes: How much it keeps.
-        oldest_at: When the oldest change that it keeps was made; None where it keeps none.
-    """
-
-    id: str
-    name: str
-    is_this: bool
-    target: str | None
-    position: int
-    transactions: int
-    size_bytes: int
-    oldest_at: datetime | None
-    seen_at: datetime
-
-    @classmethod
-    def of(cls, state: ConsumerState, own_id: str) -> HeldBack:
-        """What a consumer holds back."""
-        consumer = state.consumer
-        return cls(
-            consumer.id,
-            consumer.name,
-            consumer.id == own_id,
-            consumer.target,
-            state.position,
-            state.transactions,
-            state.size_bytes,
-            state.oldest_at,
-            state.seen_at,
-        )
-
-
-@dataclass(frozen=True)
 class Status:
     """Where a pipeline stands, the most important first.
 
@@ -91,7 +52,10 @@ class Status:
         refused: Why the next run would be refused: source or target have another history.
         attention: Faults that the user has to mend before changes can be captured, or applied: a line each.
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
+        consumer_id: The pipeline's own among them.
         publishes_to: The archive that changes are published to; None where they are applied.
+        waiting: The tables that wait for their first copy, by their names at the target.
+        runs: How often a run has become the one of this pipeline; it does so again after a lost connection.
         open_transactions: Those at the source that keep freed rows of its log on disk for minutes, the oldest first.
     """
 
@@ -116,12 +80,15 @@ class Status:
     reason: str | None
     refused: str | None
     attention: Sequence[str]
-    consumers: Sequence[HeldBack]
+    consumers: Sequence[ConsumerState]
     publishes_to: str | None = None
     recorded_until: datetime | None = None
     source_lost: str | None = None
     ddl: int = 0
+    runs: int = 0
     open_transactions: Sequence[OpenTransaction] = ()
+    consumer_id: str = ""
+    waiting: Sequence[TableName] = ()
 
     @property
     def consistent_but_for(self) -> int:
@@ -137,15 +104,31 @@ class Status:
     def to_json(self) -> dict[str, Any]:
         """The status as plain data; an interface, see docs/cli.md."""
         plain = asdict(self)
+        own_id = plain.pop("consumer_id")
+        plain["consumers"] = [_plain_consumer(consumer, own_id) for consumer in self.consumers]
         for name in ("consistent_at", "stopped_at", "recorded_until"):
             plain[name] = plain[name].isoformat() if plain[name] else None
         plain["consistent_but_for"] = self.consistent_but_for
-        for consumer in plain["consumers"]:
-            consumer["seen_at"] = consumer["seen_at"].isoformat()
-            consumer["oldest_at"] = consumer["oldest_at"].isoformat() if consumer["oldest_at"] else None
+        plain["waiting"] = [str(table) for table in self.waiting]
         for one in plain["open_transactions"]:
             one["since"] = one["since"].isoformat() if one["since"] else None
         return plain
+
+
+def _plain_consumer(state: ConsumerState, own_id: str) -> dict[str, Any]:
+    """What a consumer holds back, as plain data; `is_this` where it is the pipeline that was asked."""
+    consumer = state.consumer
+    return {
+        "id": consumer.id,
+        "name": consumer.name,
+        "is_this": consumer.id == own_id,
+        "target": consumer.target,
+        "position": state.position,
+        "transactions": state.transactions,
+        "size_bytes": state.size_bytes,
+        "oldest_at": state.oldest_at.isoformat() if state.oldest_at else None,
+        "seen_at": state.seen_at.isoformat(),
+    }
 
 
 @dataclass(frozen=True)
@@ -218,14 +201,14 @@ class SourceState:
     Attributes:
         hold: Who the source's log is kept for.
         backlog: None where the source cannot be asked, as `lost` says.
-        to_copy: How many tables are not copied yet.
+        waiting: The tables that are not copied yet.
         refused: Why no run can go on with the source.
         attention: What a person should know of its tables.
     """
 
     backlog: Backlog | None = None
     hold: LogHold = NOTHING_HELD
-    to_copy: int = 0
+    waiting: Sequence[TableName] = ()
     refused: str | None = None
     attention: Sequence[str] = ()
     lost: str | None = None
@@ -251,7 +234,7 @@ def status_of(
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
     is_idle = False
-    if process is None or source.to_copy or source.refused is not None:
+    if process is None or source.waiting or source.refused is not None:
         consistent_at = None
     elif backlog is None:
         pass
@@ -289,17 +272,20 @@ def status_of(
         low_watermark=process.low_watermark if process else 0,
         high_watermark=process.high_watermark if process else 0,
         copied=len(copied),
-        to_copy=source.to_copy,
+        to_copy=len(source.waiting),
         error=process.error if process else None,
         stopped_at=stopped_at,
         reason=reason,
         refused=source.refused,
         attention=source.attention,
-        consumers=[HeldBack.of(consumer, own_id) for consumer in source.hold.consumers],
+        consumers=source.hold.consumers,
+        consumer_id=own_id,
         recorded_until=recorded_until,
         source_lost=source.lost,
         ddl=process.ddl if process else 0,
+        runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
+        waiting=source.waiting,
     )
 
 

@@ -139,8 +139,10 @@ class TransformedDatabase(TransformedConnector):
         super().__init__(inner, rules)
         self.setup, self.removal, self.release = inner.setup, inner.removal, inner.release
         self.remove_consumer, self.log_hold = inner.remove_consumer, inner.log_hold
+        self.hold_watch = inner.hold_watch
         self.other_pipeline = inner.other_pipeline
         self.history_fault, self.identity = inner.history_fault, inner.identity
+        self.copies_asked, self.forget_asked = inner.copies_asked, inner.forget_asked
         self.lock_run, self.lock_watch = inner.lock_run, inner.lock_watch
         self.follow, self.marks_of_ddl = inner.follow, inner.marks_of_ddl
         self.sequence_reader, self.compared = inner.sequence_reader, inner.compared

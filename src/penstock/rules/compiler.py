@@ -10,7 +10,8 @@ from typing import Any
 from penstock.change import TableName
 from penstock.errors import ConfigError, OperatorError
 from penstock.rules.columns import ColumnMap
-from penstock.rules.expressions import Expression, computed, condition, nearest
+from penstock.rules.expression_checks import nearest
+from penstock.rules.expressions import Expression, computed, condition
 from penstock.rules.step import PythonStep
 from penstock.rules.table_rule import TableRule
 from penstock.schema import Exclusion, ForeignKey, TableSchema, Unique

@@ -35,6 +35,7 @@ class PublishedFeed(SourceFeed):
             left_out=following.left_out,
         )
         self._following = following
+        self._ledger_of_run = ledger
         self._max_age_s = max_age_s
         self._gathers_until = -math.inf
 
@@ -77,9 +78,11 @@ class PublishedFeed(SourceFeed):
         # Changes committed before a table was renamed are published under its earlier name.
         ids = {v.id for v in self._versions if v.table.name in self._known or v.root in self._known}
         names = {v.table.name for v in self._versions if v.id in ids}
-        return following.access.reader(
-            following.source, self._versions, follows=self._left_out.without(self._known | names, self._versions)
-        )
+        follows = self._left_out.without(self._known | names, self._versions)
+        cancelled = self._ledger_of_run.cancelled()
+        roots = {v.table.name for v in self._versions if cancelled.get(v.table.name) == v.id}
+        follows -= {v.table.name for v in self._versions if v.root in roots} | roots
+        return following.access.reader(following.source, self._versions, follows=follows)
 
 
 def published(part: Slice, transactions: int, changes: int) -> LaneResult:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -22,9 +18,8 @@ from pyspark.sql import SparkSession
 from penstock.errors import OperatorError
 from penstock.spark import prepared, scratch
 from penstock.spark.java import Java, begin, without_noise
+from penstock.spark.java_version import check_java
 from penstock.spark.settings import DRIVER_OPTIONS, SparkSettings, settle
-
-_NEEDED_JAVA = 17
 
 
 def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, java: Java | None = None) -> SparkSession:
@@ -118,26 +113,6 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def check_java() -> None:
-    """Make sure that a Java which Spark can run on is found.
-
-    Raises:
-        OperatorError: None is installed, or it is too old.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"install a Java {_NEEDED_JAVA} runtime (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
-    advice += "macOS: brew install openjdk@17), or point JAVA_HOME at one"
-    try:
-        found = subprocess.run([java or "java", "-version"], capture_output=True, text=True, check=True).stderr
-    except (OSError, subprocess.CalledProcessError) as exc:
-        raise OperatorError("no Java found, and Spark runs on it", where=home or "PATH", do=advice) from exc
-    version = re.search(r'version "(?:1\.)?(\d+)', found)
-    if version is None or int(version.group(1)) < _NEEDED_JAVA:
-        which = version.group(1) if version else "of an unknown version"
-        raise OperatorError(f"Java {which} is too old for Spark", where=java or "", do=advice)
 
 
 @contextmanager

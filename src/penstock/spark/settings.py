@@ -41,7 +41,8 @@ _LOCAL = {
 """Defaults where Spark and its tasks are one process, which no other process has to reach."""
 
 _IS_LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
-_IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""How settings are called whose values no message and no argument may show."""
 _JAVAS = ("spark.driver.extra", "spark.driver.default", "spark.submit.")
 """How settings begin that Spark's scripts turn into something other than an argument."""
 
@@ -84,7 +85,7 @@ class SparkSettings:
         They become arguments of a command, which everybody on the machine can read; secrets follow by another way.
         """
         options = f"{self.all[DRIVER_OPTIONS]} -Djava.io.tmpdir={_first(folders)}"
-        public = {key: value for key, value in self.all.items() if not _IS_SECRET.search(key)}
+        public = {key: value for key, value in self.all.items() if not IS_SECRET.search(key)}
         return {**public, DRIVER_OPTIONS: options}
 
 

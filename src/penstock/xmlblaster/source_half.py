@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -109,9 +110,15 @@ class SourceHalf:
     def _write_messages(self) -> None:
         """Write the part `publish.dbwatcher`: how transactions become messages."""
         file = self._file
+        collected = file.take_number("dbWatcher.maxCollectedStatements")
         found: dict[str, tuple[str, object]] = {
-            "replication.version": ("version", file.take("replication.version")),
+            "replication.version": ("version", self._version),
             "replication.maxRowsInTx": ("max_rows", file.take_number("replication.maxRowsInTx")),
+            # There, 0 and 1 collect nothing.
+            "dbWatcher.maxCollectedStatements": (
+                "collect_transactions",
+                None if collected is None else max(collected, 1),
+            ),
             "replication.sendUnchangedUpdates": (
                 "send_unchanged_updates",
                 file.take_flag("replication.sendUnchangedUpdates"),
@@ -183,11 +190,18 @@ class SourceHalf:
                 " target's rows those of the source, and delete what the source has deleted"
             )
 
+    @cached_property
+    def _version(self) -> str | None:
+        """What both the documented tables and the messages have."""
+        return self._file.take("replication.version")
+
     def _write_documented(self) -> None:
         path = ("capture", "documented")
         self._draft.set((*path, "prefix"), self._prefix)
         if self._database.schema != "public":
             self._draft.set((*path, "schema"), self._database.schema)
+        if self._version is not None:
+            self._draft.set((*path, "version"), self._version, "replication.version")
         self._draft.comment(
             path, f"replication.prefix; the log is kept until a reader has deleted from {self._prefix}ITEMS"
         )

@@ -30,16 +30,22 @@ from penstock.formats.dbwatcher.message import (
 )
 from penstock.formats.dbwatcher.metadata import metadata_of, table_of
 from penstock.formats.dbwatcher.reader import MessageLimits, read_control, read_message, route_of
-from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message, statement_message
+from penstock.formats.dbwatcher.tables import (
+    Creation,
+    cancel_message,
+    content_messages,
+    create_message,
+    statement_message,
+)
 from penstock.formats.dbwatcher.writer import write_control, write_message
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema, Unique
 
 TYPES = [
-    "integer(16)", "integer(32)", "integer(64)", "boolean", "decimal", "decimal(12,3)", "decimal(10,0)", "float(32)",
-    "float(64)", "string", "string(40)", "string(5,padded)", "binary", "date", "time", "time(3)", "timetz", "timestamp",
-    "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml", "bits", "bits(8)", "array(integer(32))",
-    "array(timestamp(3))", "other('inet')",
+    "integer(16)", "integer(32)", "integer(64)", "boolean", "decimal", "decimal(12,3)", "decimal(10,0)",
+    "decimal(5,-2)", "decimal(3,5)", "float(32)", "float(64)", "string", "string(40)", "string(5,padded)", "binary",
+    "date", "time", "time(3)", "timetz", "timestamp", "timestamp(3)", "timestamptz", "interval", "json", "uuid", "xml",
+    "bits", "bits(8)", "array(integer(32))", "array(timestamp(3))", "other('inet')",
 ]  # fmt: skip
 
 NAMES = [f"c{n} \"<&>'" for n in range(len(TYPES))]
@@ -95,6 +101,8 @@ def test_the_metadata_of_a_column_is_as_documented() -> None:
         ({"type": "NUMBER", "precision": "10"}, "decimal(10,0)"),
         ({"type": "NUMBER"}, "decimal"),
         ({"type": "NUMBER", "precision": "38", "scale": "-127"}, "decimal"),
+        ({"type": "NUMBER", "precision": "5", "scale": "-2"}, "decimal(5,-2)"),
+        ({"type": "numeric", "precision": "5", "scale": "2046"}, "decimal(5,-2)"),
         ({"type": "numeric", "precision": "131089"}, "decimal"),
         ({"type": "varchar", "colSize": "2147483647"}, "string"),
         ({"type": "DATE", "sqlType": "93"}, "timestamp"),
@@ -271,3 +279,17 @@ def test_a_body_that_is_damaged_or_grows_too_large_is_refused(
             name="7.xml",
             limits=MessageLimits(bytes=5000) if "5,000" in why else MessageLimits(bytes=10**6),
         )
+
+
+def test_a_cancelled_initial_update_names_its_table_and_has_no_rows() -> None:
+    table = TableName("public", "t")
+    body = write_message(cancel_message(Creation(TableSchema(table, ()), 9, "copy.1.public.t", 9)))
+
+    found = changes_of(read_message(body), {})
+
+    assert found.cancelled is not None
+    assert (found.cancelled.table, found.cancelled.repl_key, found.cancelled.txn_id) == (table, 9, "copy.1.public.t")
+    assert (found.parts, found.event, found.keeps_open) == ((), None, False)
+    with_rows = body.replace(b" </sql>", b"<row num='0'><col name='id'>1</col></row> </sql>")
+    with pytest.raises(MalformedInputError, match="cancels an initial update has 1 row"):
+        changes_of(read_message(with_rows), {})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium import temporal
+from penstock.formats import temporal
 from penstock.formats.debezium.declared import DeclaredModes, declared_reader, plain_reader
 from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
 from penstock.formats.debezium.numbers import decimal_text, float32_text, float_text, integer_reader

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sources.dbwatcher.messages import CREATE, OPEN, message
+from tests.sources.dbwatcher.messages import CONTENT, CREATE, OPEN, message
 from tests.sources.dbwatcher.test_source import Folder, insert, put_in, read
 
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -57,3 +57,19 @@ def test_each_transaction_is_read_once_and_whole(rows: Sequence[int], deaths: in
         folder = Folder(Path(path), CREATE, *watcher.sent)
 
         assert read(folder.open()) == [[insert(key) for key in keys] for keys in watcher.transactions]
+
+
+def test_a_cancelled_initial_update_is_told_once_and_the_next_one_is_read_whole(tmp_path: Path) -> None:
+    cancelled = CONTENT.format(counter=9, rows="").replace("_createCounter'>9", "_initialUpdate'>CANCELLED")
+    content = CONTENT.format(counter=1, rows=put_in(1, 1, "0.1"))
+    # The same position, and so the same keys, in another transaction.
+    again = [text.replace("0.1", "0.2") for text in (CREATE, content)]
+
+    folder = Folder(tmp_path, CREATE, content, cancelled, CREATE, content, cancelled, *again)
+    (first, told, empties, second) = read(folder.open())
+
+    assert (first, second) == ([insert(1)], [insert(1)])
+    ((op, before, _),) = told
+    assert op == "gap"
+    assert "initial update of table public.t was cancelled" in before["reason"]
+    assert [op for op, *_ in empties] == ["truncate"]

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import change as c
-from penstock.change import TableName
+from penstock.apply.apply_errors import ApplyError
+from penstock.apply.ddl import alteration
+from penstock.change import Change, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.history import HistoryError
 from penstock.position import START, Scn
@@ -230,12 +232,136 @@ def test_a_table_is_read_by_the_definition_that_counts_there(tmp_path: Path) -> 
     assert first == [("insert", None, {"id": "1", "ts": "2024-01-02T03:04:05.678000"})]
     assert second == [("insert", None, {"id": "1", "ts": "2024-01-02 03:04:05.678"})]
     assert [op for op, *_ in altered] == ["truncate", "ddl"]
-    assert altered[1][1]["unlike"] == "CREATE describes it otherwise than the CREATE before it"
+    # Its rows are gone, so the difference is all that there is to it.
+    assert "unlike" not in altered[1][1]
+    assert told_of(altered[1][1]) == ["ts made string"]
     assert [version.table.version for version in messages.tables()] == [2, 3]
     (part,) = [messages.next_slice(Scn(2))]
     assert part is not None
     assert part.has_ddl
     assert part.until_ddl().commit_scns.tolist() == [3]
+
+
+def told_of(image: Mapping[str, Any]) -> list[str]:
+    """What a change of DDL has a table of the target altered by."""
+    found = alteration(Change(0, Op.DDL, T, 2, image, None))
+    return [
+        *(f"{old} renamed {new}" for old, new in found.renamed),
+        *(f"{name} dropped" for name in found.dropped),
+        *(f"{one.name} added ({one.type})" + (f" = {one.filled}" if one.filled else "") for one in found.added),
+        *(f"{one.name} made {one.type}" for one in found.retyped),
+        *(f"{name} nullable {is_nullable}" for name, is_nullable in found.nullable),
+        *(f"{name}: {why}" for name, why in found.unclear.items()),
+    ]
+
+
+ID = "<colname type='int4' nullable='0' sqlType='4' pos='1' pk='true' pkName='t_pk'{}>id</colname>"
+NAME = "<colname type='varchar' nullable='1' charLength='{}' sqlType='12' pos='2'{}>{}</colname>"
+CITY = "<colname type='text' nullable='1' sqlType='12' pos='3'{}>city</colname>"
+
+SHORT = CREATE[: CREATE.index("     <colname type='numeric'")] + CREATE[CREATE.index("     <attr name='action'") :]
+"""The CREATE of a table with id and name."""
+
+
+def altered(*columns: str, key: int = 21, txn: str = "8", more: str = "") -> str:
+    return ddl("ALTER", txn, key, more="".join(columns) + more)
+
+
+@pytest.mark.parametrize(
+    ("columns", "does"),
+    [
+        # As Penstock writes them.
+        (
+            [ID.format(" was='id'"), NAME.format(40, " was='name'", "name"), CITY.format(" was=''")],
+            ["city added (string)"],
+        ),
+        (
+            [ID.format(" was='id'"), NAME.format(40, " was='name'", "nm"), CITY.format(" was='' filled='Uster'")],
+            ["name renamed nm", "city added (string) = Uster"],
+        ),
+        # A column of the name, and another one all the same.
+        ([ID.format(" was='id'"), NAME.format(40, " was=''", "name")], ["name dropped", "name added (string(40))"]),
+        (
+            [ID.format(" was='id'"), NAME.format(9, " was='name' unclear='became text by an expression'", "name")],
+            ["name made string(9)", "name: became text by an expression"],
+        ),
+        # Names alone: a difference in one direction is clear.
+        ([ID.format(""), NAME.format(40, "", "name"), CITY.format("")], ["city added (string)"]),
+        ([ID.format("")], ["name dropped"]),
+        (
+            [ID.format(""), NAME.format(80, "", "name").replace("nullable='1'", "nullable='0'")],
+            ["name made string(80)", "name nullable False"],
+        ),
+    ],
+)
+def test_what_an_alter_with_columns_says_is_told_from_the_description_before(
+    tmp_path: Path, columns: list[str], does: list[str]
+) -> None:
+    folder = Folder(tmp_path, SHORT, message("7", put_in(1, 10, "7")), altered(*columns))
+
+    _, ((_, image, _),) = read(folder.open())
+
+    assert told_of(image) == does
+    assert (image["was_version"], image["is_version"]) == ("2", "3")
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ([ID.format(""), CITY.format("")], "does not say whether 'name' became 'city', or was dropped"),
+        ([ID.format(" was='id'"), CITY.format(" was='town'")], "speaks of 'town', which the description before"),
+    ],
+)
+def test_an_alter_that_can_be_read_in_two_ways_is_left_to_a_person(
+    tmp_path: Path, columns: list[str], why: str
+) -> None:
+    folder = Folder(tmp_path, SHORT, message("7", put_in(1, 10, "7")), altered(*columns))
+
+    _, ((_, image, _),) = read(folder.open())
+
+    assert why in image["unlike"]
+    with pytest.raises(ApplyError, match="alter the table at the target"):
+        alteration(Change(0, Op.DDL, T, 2, image, None))
+
+
+def test_rows_behind_an_alter_are_read_by_its_columns_also_where_it_comes_again(tmp_path: Path) -> None:
+    stamp = "<colname type='timestamp' nullable='1' sqlType='93' pos='3' was=''>ts</colname>"
+    change = altered(ID.format(" was='id'"), NAME.format(40, " was='name'", "nm"), stamp, key=21, more=OPEN)
+    before = message("8", put_in(1, 20, "8"), desc=OPEN)
+    end = message("8", row("INSERT", cols(id="2", nm="b", ts="2024-01-02 03:04:05"), 22, "8"))
+    back = altered(ID.format(" was='id'"), NAME.format(40, " was='nm'", "name"), key=30, txn="9")
+    # The watcher dies between the ALTER and the end, and sends all of it again, and once more later.
+    folder = Folder(tmp_path, SHORT, before, change, before, change, end, back, before, change, end)
+    folder.put(message("10", row("INSERT", cols(id="3", name="c"), 40, "10")))
+    messages = folder.open()
+
+    first, second, third = read(messages)
+
+    assert [op for op, *_ in first] == ["insert", "ddl", "insert"]
+    assert told_of(first[1][1]) == ["name renamed nm", "ts added (timestamp)"]
+    assert first[2][2] == {"id": "2", "nm": "b", "ts": "2024-01-02T03:04:05.000000"}
+    assert told_of(second[0][1]) == ["nm renamed name", "ts dropped"]
+    assert third == [("insert", None, {"id": "3", "name": "c"})]
+    assert [version.table.column_names for version in messages.tables()] == [
+        ["id", "name"],
+        ["id", "nm", "ts"],
+        ["id", "name"],
+    ]
+
+
+def test_an_alter_of_a_table_that_the_file_declares_or_only_the_target_has(tmp_path: Path) -> None:
+    more = altered(ID.format(" was='id'"), NAME.format(40, " was='name'", "name"), CITY.format(" was=''"))
+    folder = Folder(tmp_path, message("7", put_in(1, 10, "7")), more)
+    said = {"tables": {"public.t": {"columns": {"id": "integer", "name": "string(40)"}, "key": ["id"]}}}
+    known = DbWatcherConfig.model_validate(said).declared
+
+    at_target = Messages(FolderMessages(LocalStorage(tmp_path)), ["public.*"], Reading(), describe=lambda: known)
+    _, ((_, image, _),) = read(at_target)
+    folder.declared = known
+    _, ((_, declared, _),) = read(folder.open())
+
+    assert told_of(image) == ["city added (string)"]
+    assert "the pipeline file declares the table" in declared["unlike"]
 
 
 def test_ddl_in_the_middle_of_a_transaction_belongs_to_it(tmp_path: Path) -> None:
@@ -252,7 +378,7 @@ def test_ddl_in_the_middle_of_a_transaction_belongs_to_it(tmp_path: Path) -> Non
     found = read(folder.open())
 
     assert [[op for op, *_ in one] for one in found] == [["insert", "ddl", "insert"], ["truncate"], ["ddl"]]
-    assert found[0][1][1]["unlike"] == "the message does not say what was altered"
+    assert found[0][1][1]["unlike"].startswith("the message does not say what was altered: alter the table")
     assert found[2][0][1]["is"] is None
     assert json.loads(found[2][0][1]["was"])["name"] == "t"
 

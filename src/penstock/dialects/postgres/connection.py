@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import psycopg
 from psycopg import sql
@@ -120,10 +121,43 @@ def label(url: str) -> str:
     return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}{by}"
 
 
+def place_of(url: str) -> tuple[str, int, str]:
+    """Host, port and database that a url names, or libpq's defaults; raises as `label`."""
+    parts = _parts(url)
+    host = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")[0]
+    port = str(parts.get("port") or "").split(",")[0].strip() or "5432"
+    return host, int(port), str(parts.get("dbname") or parts.get("user") or "default")
+
+
 def database_of(url: str) -> str | None:
     """What the database is called, as far as a url or its service says it; raises as `label`."""
     name = _parts(url).get("dbname")
     return None if name is None else str(name)
+
+
+def secrets_of(url: str) -> list[str]:
+    """Return the secrets that a url, or its service, holds; raises as `label`."""
+    parts = _parts(url)
+    return [str(parts[name]) for name in ("password", "sslpassword") if parts.get(name)]
+
+
+def referring_url_of(url: str, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return a url whose password is a reference to the variable `<prefix>_PASSWORD`, and the password by that name.
+
+    A url without a password, or with references already, stays as it is. Where a secret stands elsewhere than behind
+    the user, all of the url becomes a reference to `<prefix>_URL`.
+
+    Raises:
+        ConfigError: The url is not one that libpq reads, or may be read in two ways.
+    """
+    if "${" in url or not secrets_of(url):
+        return url, {}
+    scheme, is_url, rest = url.partition("://")
+    user, colon, behind = rest.partition(":")
+    password, at, others = behind.partition("@")
+    if is_url and colon and at and not {"/", "?", "@"} & set(user) and len(secrets_of(url)) == 1:
+        return f"{scheme}://{user}:${{env:{prefix}_PASSWORD}}@{others}", {f"{prefix}_PASSWORD": unquote(password)}
+    return f"${{env:{prefix}_URL}}", {f"{prefix}_URL": url}
 
 
 def _parts(url: str) -> dict[str, Any]:
@@ -227,6 +261,15 @@ def connect(url: str, application_name: str) -> Connection:
     except psycopg.Error as exc:
         raise _connect_error(exc, url) from exc
     return connection
+
+
+def plainly(url: str) -> Connection:
+    """Open a session as any other program has it, with the settings that the server gives by itself.
+
+    Raises:
+        psycopg.Error: It cannot be opened.
+    """
+    return psycopg.connect(make_conninfo(url, application_name="penstock doctor", connect_timeout=3), autocommit=True)
 
 
 def _check(connection: Connection, url: str, whole: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from penstock.change import NO_VERSION, Change, Image, Op, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import (
+    CANCELLED,
     Action,
     Attribute,
     ColumnMetadata,
@@ -57,10 +58,10 @@ class TransactionPart:
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """A table was created, altered or dropped.
+    """A table was created, altered or dropped; or its creation, with its content, was cancelled.
 
     Attributes:
-        metadata: Of a CREATE, the columns, see `metadata.table_of`.
+        metadata: Of a CREATE, the columns, see `metadata.table_of`; of an ALTER, if it has them.
     """
 
     action: Action
@@ -80,6 +81,7 @@ class MessageChanges:
         event: DDL; such a message has no rows.
         statement: A statement for every receiver to execute, by the names of its attributes.
         content_of: The rows are not changes, but part of what this table holds.
+        cancelled: No more content of this table comes, though not all of it came.
         keeps_open: The next message goes on with the same transaction.
     """
 
@@ -87,6 +89,7 @@ class MessageChanges:
     event: TableEvent | None = None
     statement: Mapping[str, str] = field(default_factory=dict)
     content_of: TableName | None = None
+    cancelled: TableEvent | None = None
     keeps_open: bool = False
 
 
@@ -123,6 +126,10 @@ def changes_of(
 
 def _changes_of(message: Message, reader: _RowReader) -> MessageChanges:
     command, keeps_open = message.command, message.keeps_transaction_open
+    if command is Command.REPLICATION and message.head.attributes.get(Attribute.INITIAL_UPDATE) == CANCELLED:
+        if message.rows:
+            raise MalformedInputError(f"a message that cancels an initial update has {count(len(message.rows), 'row')}")
+        return MessageChanges(cancelled=reader.event(Action.CREATE), keeps_open=keeps_open)
     if command in _ROW_COMMANDS:
         counter = message.head.attributes.get(Attribute.CREATE_COUNTER)
         return MessageChanges(

@@ -13,6 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 CONTENT_TYPE = "text/xml"
 
+CANCELLED = "CANCELLED"
+"""What `Attribute.INITIAL_UPDATE` says of a table of which no more content comes, though not all of it came."""
+
 Value: TypeAlias = str | bytes | None
 """The value of a column: text; bytes where the XML has Base64, of bytes or of text that needs it; None is NULL."""
 
@@ -67,6 +70,7 @@ class Attribute(StrEnum):
     DESTINATION = "_destination"
     KEEP_TRANSACTION_OPEN = "_keepTransactionOpen"
     END_OF_TRANSITION = "_END_OF_TRANSITION"
+    INITIAL_UPDATE = "_initialUpdate"
     STATEMENT = "statement"
     STATEMENT_PRIORITY = "statementPrio"
     STATEMENT_ID = "statementId"

@@ -4,15 +4,21 @@ The attributes are those of JDBC: `type` is what the database calls the type, wi
 number that `java.sql.Types` has for it; `precision` and `scale` are of numbers, `colSize` and `charLength` of texts.
 Zeros, empty texts and defaults are left out, except `nullable`. They say less than a definition: no order of the key's
 columns, no foreign keys, no labels of an enum.
+
+An ALTER of Penstock's has three attributes more, which other readers ignore: `was`, what the column was called before,
+empty for a new one; `filled`, the text that rows have in a new one which were there before it; `unclear`, why it cannot
+be told what rows have in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
-from penstock.change import TableName
+from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.message import ColumnMetadata
+from penstock.formats.dbwatcher.protect import NOT_XML
 from penstock.logical import BINARY, Kind, LogicalType, decimal, floating, integer, of_sql_name, other, string
 from penstock.schema import Column, TableSchema, Unique
 from penstock.text import printable
@@ -88,6 +94,11 @@ _READ_BY_NUMBER: Mapping[int, LogicalType] = {
 _MOST_DIGITS, _MOST_CHARACTERS = 1_000, 10_485_760
 """What claims more has no limit: drivers say so with a large number."""
 
+_NO_SCALE = -127
+"""What Oracle says where there is no scale. Another one below zero is the type's own, as that of `numeric(5,-2)`."""
+
+_WRAPPED = 1 << 11
+
 
 def metadata_of(table: TableSchema) -> Sequence[ColumnMetadata]:
     """Return what a message says of a table's columns, in their order."""
@@ -99,6 +110,37 @@ def metadata_of(table: TableSchema) -> Sequence[ColumnMetadata]:
         if key is not None and column.name in key.columns:
             said |= {"pk": "true", "pkName": key.name}
         found.append(ColumnMetadata(column.name, said))
+    return found
+
+
+WAS, FILLED, UNCLEAR = "was", "filled", "unclear"
+
+
+def altered_metadata_of(table: TableSchema, told: Image) -> Sequence[ColumnMetadata]:
+    """Return what an ALTER says of a table's columns; nothing where it is not known what has become of each.
+
+    Args:
+        told: The change of DDL: the table before (`was`) and behind it (`is`), with the numbers that columns keep;
+            why it cannot be told of a column what rows have in it (`unclear`), or of the whole table (`unlike`).
+    """
+    shapes = [json.loads(told.get(part) or "null") for part in ("was", "is")]
+    if any("columns" not in (shape or {}) for shape in shapes) or told.get("unlike") is not None:
+        return ()
+    old, new = (shape["columns"] for shape in shapes)
+    numbers = {column["name"]: number for number, column in new.items()}
+    unclear: Mapping[str, str] = json.loads(told.get("unclear") or "{}")
+    found = []
+    for column in metadata_of(table):
+        number = numbers.get(column.name)
+        # What rules have added is there in every version.
+        before = column.name if number is None else old[number]["name"] if number in old else ""
+        said = {**column.attributes, WAS: before}
+        why = unclear.get(column.name)
+        filled = None if before or number is None else new[number].get("filled")
+        if filled is not None and NOT_XML.search(filled) is not None:
+            filled, why = None, "is filled with a text that XML cannot carry"
+        said |= {} if filled is None else {FILLED: filled}
+        found.append(ColumnMetadata(column.name, said if why is None else {**said, UNCLEAR: why}))
     return found
 
 
@@ -163,8 +205,10 @@ def _logical(metadata: ColumnMetadata) -> LogicalType:
     size = _number(metadata, "charLength") or _number(metadata, "colSize")
     number = _number(metadata, "sqlType")
     if type_ in ("numeric", "decimal", "number"):
-        # A scale below zero is Oracle's way to say that there is none.
-        is_sized = 0 < (precision or 0) <= _MOST_DIGITS and (scale or 0) >= 0
+        if type_ == "numeric" and scale is not None and _WRAPPED // 2 <= scale < _WRAPPED:
+            # PostgreSQL's driver hands on the 11 bits in which the server keeps a scale below zero.
+            scale -= _WRAPPED
+        is_sized = 0 < (precision or 0) <= _MOST_DIGITS and scale != _NO_SCALE
         return decimal(precision, scale or 0) if is_sized else decimal()
     if type_ in _TEXTS:
         return string(size if size and size <= _MOST_CHARACTERS else None, is_padded=_TEXTS[type_])

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from penstock.change import Image
-from penstock.formats.dbwatcher.message import Action, Attribute, Command, Head, Message, MessageRow, Property
+from penstock.formats.dbwatcher.message import (
+    CANCELLED,
+    Action,
+    Attribute,
+    Command,
+    Head,
+    Message,
+    MessageRow,
+    Property,
+)
 from penstock.formats.dbwatcher.metadata import metadata_of
 from penstock.formats.dbwatcher.transactions import DEFAULT_SETTINGS, MessageTableWriter, WriterSettings
 from penstock.schema import TableSchema
@@ -64,6 +73,21 @@ def content_messages(
         yield Message(
             _head(creation, settings, Command.REPLICATION, Action.INSERT, counter), taken, _properties(creation)
         )
+
+
+def cancel_message(creation: Creation, settings: WriterSettings = DEFAULT_SETTINGS) -> Message:
+    """Return the message that says that no more content of a table comes: its initial update was cancelled.
+
+    The original has none: its manager notes that the receiver is inconsistent. A receiver of the original's takes this
+    one for a transaction without rows.
+    """
+    table = creation.table
+    said = dict(
+        MessageTableWriter(table.name, table, settings).attributes(Action.INSERT, creation.repl_key, creation.txn_id)
+    )
+    said[Attribute.INITIAL_UPDATE.value] = CANCELLED
+    told = {Property.REPL_KEY.value: str(creation.repl_key), Property.COMMAND.value: Command.REPLICATION.value}
+    return Message(Head(Command.REPLICATION, table.name.name, said), (), told)
 
 
 def statement_message(attributes: Mapping[Attribute, str], txn_id: str, repl_key: int) -> Message:

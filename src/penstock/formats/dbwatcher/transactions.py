@@ -19,6 +19,7 @@ from penstock.errors import OperatorError
 from penstock.formats.dbwatcher.message import (
     Action,
     Attribute,
+    ColumnMetadata,
     Columns,
     Command,
     Head,
@@ -27,6 +28,7 @@ from penstock.formats.dbwatcher.message import (
     Property,
     Value,
 )
+from penstock.formats.dbwatcher.metadata import altered_metadata_of
 from penstock.formats.dbwatcher.values import UnreadableValueError, Writer, writer_of
 from penstock.schema import TableSchema
 
@@ -163,7 +165,7 @@ class TransactionWriter:
                 if row is None:
                     continue
                 if len(rows) % _MEASURED_ROWS == 0:
-                    size += sum(_size(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
+                    size += sum(chars_of(of_them) for of_them, _ in rows[-_MEASURED_ROWS:])
                 if (most and len(rows) > most) or size > self._settings.most_chars:
                     yield rows
                     rows, size = [], 0
@@ -226,9 +228,14 @@ class TransactionWriter:
         ident = piece.change.table.name if piece.action is Action.CREATE else piece.txn_id
         if is_open:
             told[Attribute.KEEP_TRANSACTION_OPEN.value] = "true"
-        return Message(
-            Head(Command(piece.action.value), ident, told), (), self._properties(piece.key, int(not is_open))
-        )
+        head = Head(Command(piece.action.value), ident, told, self._metadata(piece))
+        return Message(head, (), self._properties(piece.key, int(not is_open)))
+
+    def _metadata(self, piece: _TableChange) -> Sequence[ColumnMetadata]:
+        """Return the columns of a table that was altered, so that receivers can follow."""
+        change = piece.change
+        schema = self._find(change.table, change.table_version) if piece.action is Action.ALTER else None
+        return () if schema is None else altered_metadata_of(schema, change.before or {})
 
     def _properties(self, last_key: int, whole: int) -> Mapping[str, str]:
         return {
@@ -260,7 +267,7 @@ _Rows: TypeAlias = list[tuple[MessageRow, int]]
 _Piece: TypeAlias = _Rows | _TableChange
 
 
-def _size(row: MessageRow) -> int:
+def chars_of(row: MessageRow) -> int:
     """Return about how many characters the columns of a row take."""
     images = (row.columns, row.old or {})
     return sum(_COLUMN_CHARS + len(value or "") for image in images for value in image.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.formats.dbwatcher.message import Attribute, Columns, Command, Head, Message, MessageRow, Value
 from penstock.formats.dbwatcher.parser import COLUMN, RefusedError, packed_bytes
@@ -19,6 +19,7 @@ MOST_BYTES = 1 << 24
 _PROLOG = b"<?xml version='1.0' encoding='UTF-8' ?>\n <sql>\n   <desc>\n     <command>"
 _END_OF_DESC = "   </desc>\n"
 _FOOT = " </sql>"
+_END = b"   </row>\n </sql>"
 _ROW = "   <row num='"
 _END_OF_ROW = "   </row>\n"
 _FIRST_ATTRIBUTE = "\n     <attr name='"
@@ -49,6 +50,38 @@ _COMMANDS = {command.value: command for command in Command}
 
 _Known: TypeAlias = dict[str, dict[str, str]]
 """Attributes by their XML."""
+
+
+class DividedMessage(NamedTuple):
+    """A message of the usual form of which only the head was read.
+
+    Attributes:
+        text: Its rows.
+    """
+
+    head: Head
+    text: str
+
+
+def divide(body: bytes) -> DividedMessage | None:
+    """Read the head of a message, where its rows follow it; None where the message is not of the usual form.
+
+    Of the rows it is only sure that they have no U+FFFE and U+FFFF.
+    """
+    if len(body) > MOST_BYTES or not body.startswith(_PROLOG) or not body.endswith(_END):
+        return None
+    try:
+        text = body.decode()
+        if not text.isascii() and ("\ufffe" in text or "\uffff" in text):
+            return None
+        end = text.find(_END_OF_DESC, len(_PROLOG))
+        head = text[len(_PROLOG) : end]
+        if end < 0 or not head.replace("\n", "").isprintable():
+            return None
+        rows = text[end + len(_END_OF_DESC) : -len(_FOOT)]
+        return DividedMessage(_head(head), rows) if rows else None
+    except (UnicodeDecodeError, RefusedError, _UnusualError):
+        return None
 
 
 class _UnusualError(Exception):

@@ -28,8 +28,8 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import TypeAlias
 
+from penstock.formats import temporal
 from penstock.formats.dbwatcher.protect import base64_of, text_of
-from penstock.formats.debezium import temporal
 from penstock.logical import Kind, LogicalType
 
 Writer: TypeAlias = Callable[[str], str | bytes]

@@ -117,10 +117,21 @@ def write_attribute(name: str, value: str) -> str:
 
 def write_old_content(old_content: str) -> str:
     """Write the attribute that holds an old image, which comes as XML."""
-    # A chain of replace() takes a third of the time of translate() here, where nearly every character is a plain one.
-    text = old_content.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    text = text.replace("'", "&apos;").replace("\r", "&#x0D;")
+    text = escaped_content(old_content)
     return f"     <attr name='{Attribute.OLD_CONTENT.value}' encoding='forcePlain'>{text}</attr>\n"
+
+
+def escaped_content(content: str) -> str:
+    """Return an image that is XML as the text of an attribute."""
+    # A chain of replace() takes a third of the time of translate() here, where nearly every character is a plain one.
+    text = content.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return text.replace("'", "&apos;").replace("\r", "&#x0D;")
+
+
+def unescaped_content(text: str) -> str:
+    """Return an image as XML; the inverse of `escaped_content`."""
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
+    return text.replace("&#x0D;", "\r").replace("&amp;", "&")
 
 
 def write_control(message: ControlMessage) -> tuple[bytes, Mapping[str, str]]:

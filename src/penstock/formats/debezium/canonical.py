@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from penstock.formats.debezium import temporal
+from penstock.formats import temporal
 from penstock.formats.debezium.numbers import Number, bytes_of, float_text
 from penstock.formats.debezium.value_reader import InexactError, Reader, UnfitError, WholeReader
 from penstock.logical import Kind

@@ -20,8 +20,8 @@ import orjson
 
 from penstock.formats.debezium.java_text import decimal_bytes, float_text
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.temporal import days_of
 from penstock.formats.debezium.types import decimal_parameters
+from penstock.formats.temporal import days_of
 from penstock.schema import Column
 
 PLACEHOLDER = "__debezium_unavailable_value"

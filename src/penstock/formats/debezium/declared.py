@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
 
-from penstock.formats.debezium import temporal
+from penstock.formats import temporal
 from penstock.formats.debezium.canonical import (
     array_reader,
     as_it_stands,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.formats.debezium import temporal
+from penstock.formats import temporal
 from penstock.formats.debezium.canonical import member_of
 from penstock.formats.debezium.value_reader import UnfitError
 

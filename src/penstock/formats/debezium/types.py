@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.formats.debezium import structured, temporal
+from penstock.formats import temporal
+from penstock.formats.debezium import structured
 from penstock.formats.debezium.canonical import (
     MOST_BITS,
     array_reader,

@@ -105,6 +105,9 @@ class ArchiveSink:
     def queue(self) -> None:
         """Return none: change files hold every value, as its canonical text."""
 
+    def requests(self) -> None:
+        """Return none: readers of an archive put a copy in its table's place once, where the table begins."""
+
     def ledger(self, lock: Callable[[], RunLock]) -> ArchiveLedger:
         """Open the ledger of a run."""
         return ArchiveLedger(self._name, self._storage, lock)

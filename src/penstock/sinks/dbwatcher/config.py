@@ -28,6 +28,13 @@ class PublishedMessagesConfig(ConfigPart):
         description="A message that holds more rows takes no other, and the transaction goes on in the next one"
         " (replication.maxRowsInTx); 0: a transaction is one message",
     )
+    collect_transactions: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        description="How many transactions that follow each other go into a message at most"
+        " (dbWatcher.maxCollectedStatements); receivers apply them together",
+    )
     send_unchanged_updates: bool = Field(
         default=True, description="Updates that changed nothing are sent (replication.sendUnchangedUpdates)"
     )

@@ -10,23 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
+from typing import ClassVar
 
-import orjson
 import pyarrow as pa
 
 from penstock import change as c
 from penstock.apply.apply_errors import NOT_CAPTURED, OTHER, VALUE_TOO_LONG
-from penstock.apply.ddl import is_rename, name_before
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.dbwatcher.compression import Compression, compress
 from penstock.formats.dbwatcher.message import Attribute, Message, Property
-from penstock.formats.dbwatcher.tables import Creation, content_messages, create_message
+from penstock.formats.dbwatcher.tables import Creation, cancel_message, content_messages, create_message
 from penstock.formats.dbwatcher.transactions import KeyedTransaction, TransactionWriter, WriterSettings
 from penstock.formats.dbwatcher.writer import write_message
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.dbwatcher.altered import alters, as_messages_tell
+from penstock.sinks.dbwatcher.collector import Collector
 from penstock.sinks.dbwatcher.keys import NUMBER_BITS, copy_id, copy_key, repl_key
 from penstock.sinks.events.encoding import (
     CopyPlace,
@@ -73,6 +74,8 @@ class MessageFormat(RecordFormat):
     """DbWatcher messages as a format of records."""
 
     settings: MessageSettings
+
+    begins_tables_anew: ClassVar[bool] = True
 
     def encoder(self, tables: Dictionary, copied: Mapping[TableName, Scn]) -> MessageEncoder:
         """What makes messages of changes."""
@@ -122,13 +125,18 @@ class MessageEncoder(Encoder):
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
     ) -> Iterator[TransactionInfo]:
-        """Yield what is told of one transaction after the other; see `Encoder`."""
+        """Yield what is told of one transaction after the other; see `Encoder`.
+
+        Where transactions are collected, their record is told of with the last one.
+        """
+        messages: Sequence[Message] = ()
 
         def tell(rows: Sequence[NumberedRow]) -> TransactionInfo:
-            transaction = self._transaction(rows)
+            nonlocal messages
+            messages, transaction = (), self._transaction(rows)
             if transaction is None:
                 return TransactionInfo((), 0)
-            _, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
+            messages, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
             return TransactionInfo(records, len(transaction.changes) if records else 0)
 
         def fault(row: NumberedRow) -> UnpublishableError | None:
@@ -138,7 +146,16 @@ class MessageEncoder(Encoder):
                 return exc
             return None
 
-        return told_or_aside(batches, tell, fault, on_bad_value)
+        all_told = told_or_aside(batches, tell, fault, on_bad_value)
+        if self.settings.writer.most_transactions <= 1:
+            yield from all_told
+            return
+        collector = Collector(
+            self.settings.writer, self._record, lambda record: refusal(_with_number(record, _LAST_NUMBER))
+        )
+        for told in all_told:
+            yield replace(told, records=list(collector.take(messages)))
+        yield TransactionInfo(list(collector.rest()), 0)
 
     def of_rows(
         self,
@@ -151,12 +168,12 @@ class MessageEncoder(Encoder):
     ) -> Iterator[OutgoingRecord]:
         """Yield the messages of rows of a first copy, the one that creates the table before all of them."""
         at = place.place.commit_scn
-        key, txn_id = copy_key(at), copy_id(at, table.name)
+        key, txn_id = copy_key(at), copy_id(at, table.name, place.number)
         creation = Creation(table, key, txn_id, key)
         with _naming(f"table {table.name}, first copy"):
             created = [create_message(creation, self.settings.writer)]
-        if table.name in self.copied:
-            # Another table had the name, which receivers would only empty.
+        if place.drops:
+            # Receivers would only empty it.
             gone = Change(0, Op.DDL, table.name, table.version, {}, None)
             created = [*self._messages_of(KeyedTransaction(txn_id, [gone], [key]), 0, at), *created]
         if place.before == 0:
@@ -175,6 +192,11 @@ class MessageEncoder(Encoder):
                 for record in self._content(creation, rows, counter, refusal, unpublishable):
                     counter += 1
                     yield record
+
+    def cancelled(self, table: TableName, at: Scn, number: int) -> Sequence[OutgoingRecord]:
+        """Return the message that cancels the copy of a table; see `Encoder`."""
+        creation = Creation(TableSchema(table, ()), copy_key(at), copy_id(at, table, number), copy_key(at))
+        return [self._record(cancel_message(creation, self.settings.writer))]
 
     def _content(
         self,
@@ -286,9 +308,9 @@ class MessageEncoder(Encoder):
                 raise _not_captured(name, scn)
             change = Change(number, op, name, version, image_of(row[c.BEFORE]), image_of(row[c.AFTER]))
             if op is Op.DDL:
-                if not _alters(change):
+                if not alters(change):
                     continue
-                change = _without_rename(change)
+                change = as_messages_tell(change)
             changes.append(change)
             keys.append(repl_key(scn, number))
         return KeyedTransaction(rows[0][1][c.TXN_ID], changes, keys) if changes else None
@@ -323,23 +345,6 @@ class MessageEncoder(Encoder):
 
 
 _LAST_NUMBER = 10**18
-
-
-def _alters(change: Change) -> bool:
-    """Whether DDL changes what receivers have of a table: not an index, or the way that it is stored."""
-    image = change.before or {}
-    was, now = (orjson.loads(text) if (text := image.get(part)) is not None else {} for part in ("was", "is"))
-    return any(was.get(part) != now.get(part) for part in ("schema", "name", "key", "columns"))
-
-
-def _without_rename(change: Change) -> Change:
-    """DDL as messages can tell it: of a table that was renamed, that there is none of its name any more.
-
-    Under its new name the table is created and filled by a first copy.
-    """
-    if not is_rename(change):
-        return change
-    return replace(change, table=name_before(change), before={**(change.before or {}), "is": None})
 
 
 @contextmanager

@@ -31,6 +31,11 @@ def copy_key(at: int) -> int:
     return repl_key(at, MOST_CHANGES) + 1
 
 
-def copy_id(at: int, table: TableName) -> str:
-    """TRANS_KEY of the rows of a table's copy, which no other table's has, nor another copy of it."""
-    return f"copy.{at}.{table.schema}.{table.name}"
+def copy_id(at: int, table: TableName, number: int = 0) -> str:
+    """TRANS_KEY of the rows of a table's copy, which no other table's has, nor another copy of it.
+
+    Args:
+        number: Tells copies as of the same position apart, which receivers would take for repeats of each other.
+    """
+    numbered = f"{at}-{number}" if number else str(at)
+    return f"copy.{numbered}.{table.schema}.{table.name}"

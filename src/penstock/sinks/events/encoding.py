@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -23,6 +23,7 @@ from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.sinks.events.put_aside import KeptChange, OnBadValue, PutAside
+from penstock.sinks.events.state import OpenPublishedCopy, PublishedState
 
 _COLUMNS = (
     c.TXN_ID,
@@ -77,11 +78,15 @@ class CopyPlace(NamedTuple):
         place: The moment that they are as of.
         before: How many records were published of the copy of their table before.
         mark: Returns the snapshot mark of the next row.
+        number: Tells the copy from others as of the same moment; 0 for the first one.
+        drops: Receivers have a table under the name, and are to drop it first.
     """
 
     place: ChangePlace
     before: int
     mark: Callable[[], str]
+    number: int = 0
+    drops: bool = False
 
 
 class Encoder(ABC):
@@ -122,6 +127,15 @@ class Encoder(ABC):
             aside: Gets the rows that cannot be told in the format. None: they raise.
         """
 
+    def cancelled(self, table: TableName, at: Scn, number: int) -> Sequence[OutgoingRecord]:
+        """Return what tells receivers that no more rows of a table's copy come; nothing where each row stands alone.
+
+        Args:
+            at: The position that the copy is as of.
+            number: See `CopyPlace`.
+        """
+        return ()
+
     @abstractmethod
     def again(
         self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal
@@ -138,7 +152,14 @@ class Encoder(ABC):
 
 
 class RecordFormat(ABC):
-    """A format of records that changes are published in."""
+    """A format of records that changes are published in.
+
+    Attributes:
+        begins_tables_anew: A copy replaces what receivers have of its table, so it can be cancelled and begun again.
+            Otherwise its rows are added to what they have, and none is taken away.
+    """
+
+    begins_tables_anew: ClassVar[bool] = False
 
     @abstractmethod
     def encoder(self, tables: Dictionary, copied: Mapping[TableName, Scn]) -> Encoder:
@@ -152,6 +173,20 @@ class RecordFormat(ABC):
     @abstractmethod
     def faults(self, tables: Sequence[TableName]) -> Sequence[PenstockError]:
         """Say which tables cannot be published in the format."""
+
+
+def cancellations(
+    form: RecordFormat, state: PublishedState, copy: OpenPublishedCopy, tables: Iterable[TableName]
+) -> Sequence[OutgoingRecord]:
+    """Return what tells receivers that a copy ends without the rest of some tables, which have begun.
+
+    Args:
+        state: Where the pipeline stands, whose records the new ones are numbered behind.
+    """
+    encoder = form.encoder(Dictionary(), {})
+    begun = [name for name in sorted(tables) if copy.records.get(name)]
+    records = [one for name in begun for one in encoder.cancelled(name, copy.cut.scn, copy.number)]
+    return list(encoder.numbered(records, state.records))
 
 
 def told_or_aside(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.apply.lane import LaneResult
 from penstock.apply.ledger import ProcessState
+from penstock.apply.process import TablesAddedError
 from penstock.change import TableName
 from penstock.pipeline.sink import FeedSettings
+from penstock.position import Limit, Scn
 from penstock.schema import Dictionary
 from penstock.sinks.events.encoding import Encoder, RecordFormat
 from penstock.sinks.events.jobs import EventJobs
@@ -19,6 +22,9 @@ from penstock.sinks.events.task import EventTask
 from penstock.sinks.feed import PublishedFeed, published
 from penstock.spark.starting import Spark
 from penstock.stream import Slice
+
+_HEAR_EVERY_S = 3.0
+"""How often an idle run looks whether copies were requested or cancelled."""
 
 
 class EventFeed(PublishedFeed):
@@ -43,12 +49,35 @@ class EventFeed(PublishedFeed):
         self._form = form
         self._on_bad_value = on_bad_value
         self._jobs = EventJobs(spark)
+        self._heard_at = 0.0
+        self._asks = ledger.asks()
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run, of `known` tables; their partitions may change."""
         self._jobs = EventJobs(self._spark)
+        self._asks = self._ledger.asks()
         self._open(known)
         self._jobs.warm_up()
+
+    def next_batch(self, after: Scn, limit: Limit) -> Slice | None:
+        """Return the transactions that follow `after`; None when there are none yet.
+
+        Raises:
+            TablesAddedError: Users have asked for copies, or cancelled some: whoever writes that becomes the only
+                publisher for a moment, and so the next task has met it.
+        """
+        if self._ledger.asks() != self._asks:
+            raise TablesAddedError("copies of tables were requested or cancelled")
+        return super().next_batch(after, limit)
+
+    def look_around(self) -> None:
+        """Notice what was added at the source, and what users have asked for, while nothing is published."""
+        super().look_around()
+        if time.monotonic() - self._heard_at > _HEAR_EVERY_S:
+            self._heard_at = time.monotonic()
+            self._following.take_up_asked()
+            if self._ledger.asks(anew=True) != self._asks:
+                raise TablesAddedError("copies of tables were requested or cancelled")
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Publish the changes of a slice, and with them where it ends."""

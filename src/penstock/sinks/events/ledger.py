@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
+from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.history import Consumer, History, Joined
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import entry_of
 from penstock.pipeline.sink import SinkLedger, process_of
 from penstock.position import Anchor, Scn
 from penstock.sinks.events.publisher import EventDestination, Publisher, begin_run, open_for_run
-from penstock.sinks.events.state import PublishedState, StateEntry
+from penstock.sinks.events.state import PublishedState, RequestedCopy, StateEntry
 from penstock.sinks.events.task import Published
 from penstock.stream import TableVersion
+
+Asks: TypeAlias = tuple[Mapping[TableName, RequestedCopy], Mapping[TableName, int]]
+"""The copies that are requested, and those that are cancelled."""
 
 
 class EventLedger(SinkLedger):
@@ -93,8 +98,10 @@ class EventLedger(SinkLedger):
             published_state = last.moved(end, anchor)
             self.write(published_state, published_state.position_entry)
 
-    def write(self, published_state: PublishedState, *entries: StateEntry) -> None:
-        """Have the pipeline stand somewhere else, without an event.
+    def write(
+        self, published_state: PublishedState, *entries: StateEntry, records: Sequence[OutgoingRecord] = ()
+    ) -> None:
+        """Have the pipeline stand somewhere else, with the records that say so to receivers, if there are any.
 
         Raises:
             FencedError: Another run has begun.
@@ -105,6 +112,9 @@ class EventLedger(SinkLedger):
         publisher = self._publisher
         assert publisher is not None
         with publisher.transaction() as transaction:
+            if records:
+                published_state = published_state.with_records(transaction.send(records))
+                entries = (*entries, published_state.position_entry)
             transaction.stand(published_state, *entries)
         self.published_state = publisher.published_state
 
@@ -118,6 +128,18 @@ class EventLedger(SinkLedger):
     def is_copied(self, id_: int, table: TableName) -> bool:
         """Whether the rows of a table were published under the name that it has."""
         return self.published_state.is_copied(id_, table)
+
+    def cancelled(self) -> Mapping[TableName, int]:
+        """Return the tables that are not published, since their copy was cancelled; see `SinkLedger`."""
+        return self.published_state.withheld
+
+    def asks(self, *, anew: bool = False) -> Asks:
+        """Return what users have asked for, as far as this run knows it; `anew` reads where the pipeline stands.
+
+        What a task publishes behind a request that it has met is known here, too.
+        """
+        state = self._log.published_state() if anew else self.published_state
+        return state.requested, state.cancelled
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return what was put aside since the last call; the first call begins where the run did."""

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError, RetryableError
 from penstock.formats.debezium.writer import EventSettings
 from penstock.history import Consumer, HistoryWording
 from penstock.pipeline.connectors import RunLock
+from penstock.pipeline.published_copies import PublishedCopies
 from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
 from penstock.sinks.events.copy import EventCopy
@@ -128,6 +129,10 @@ class EventSink:
     def queue(self) -> PublishedQueue:
         """Return what could not be published."""
         return PublishedQueue(self._log, self._form)
+
+    def requests(self) -> PublishedCopies:
+        """Return the copies that can be asked for."""
+        return PublishedCopies(self._log, self._form)
 
 
 class KafkaSink(EventSink):

@@ -5,13 +5,15 @@ record counts, and a null value forgets the key. Those that change are written i
 events, so that either both are there or none. In files all of them are in the last line of each.
 
 Keys: `pipeline`, `run`, `origin`, `position`; `copied SCHEMA.TABLE` for each table whose rows were published; `copy ID`
-and `chunk ID N` while they are being published; `error N` and `part N K` of the error queue (`put_aside.py`).
+and `chunk ID N` while they are being published; `requested SCHEMA.TABLE` for a copy that the next run is to make;
+`cancelled SCHEMA.TABLE` for a table that is not published, since its copy was cancelled; `error N` and `part N K` of
+the error queue (`put_aside.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -56,8 +58,28 @@ class CopiedTable:
 
 
 @dataclass(frozen=True)
+class RequestedCopy:
+    """A new copy of a table that a user has asked for.
+
+    Attributes:
+        id: The source's own number of the table.
+        recreates: Receivers are to drop the table before they create it anew.
+    """
+
+    table: TableName
+    id: int
+    recreates: bool = False
+
+    @property
+    def entry(self) -> StateEntry:
+        """As it is kept."""
+        named = {"schema": self.table.schema, "name": self.table.name, "id": self.id, "recreates": self.recreates}
+        return StateEntry(f"requested {self.table.schema}.{self.table.name}", named)
+
+
+@dataclass(frozen=True)
 class OpenPublishedCopy:
-    """A first copy that is under way.
+    """A copy of tables that is under way.
 
     Attributes:
         snapshot: What it is as of, in the source's own text.
@@ -68,6 +90,9 @@ class OpenPublishedCopy:
         chunks: How many there are in all.
         rows: How many rows were published.
         records: How many records were published of each table.
+        number: Tells the copy from others as of the same cut; 0 for the first of a pipeline.
+        former: Where a table's last copy was, if the table was published until this copy began.
+        drops: Tables that receivers have under the name, and drop before they create this one.
     """
 
     id: str
@@ -80,6 +105,9 @@ class OpenPublishedCopy:
     todo: Mapping[int, Chunk] = field(default_factory=dict)
     rows: int = 0
     records: Mapping[TableName, int] = field(default_factory=dict)
+    number: int = 0
+    former: Mapping[TableName, Anchor] = field(default_factory=dict)
+    drops: frozenset[TableName] = frozenset()
 
     @property
     def entry(self) -> StateEntry:
@@ -93,6 +121,9 @@ class OpenPublishedCopy:
             "chunks": self.chunks,
             "rows": self.rows,
             "records": [[name.schema, name.name, count] for name, count in self.records.items()],
+            "number": self.number,
+            "former": [[name.schema, name.name, _cut_json(cut)] for name, cut in self.former.items()],
+            "drops": [[name.schema, name.name] for name in sorted(self.drops)],
         }
         return StateEntry(f"copy {self.id}", value)
 
@@ -138,6 +169,8 @@ class PublishedState:
         transactions, changes: How many were published so far.
         records: As how many records, those of copies among them.
         written_at: When the position was written.
+        requested: Tables of which a new copy is to be made.
+        cancelled: Tables that are not published since their copy was cancelled, and the source's number of each.
         errors: The error queue, by number; `last_error` is the last number that was given.
     """
 
@@ -154,6 +187,8 @@ class PublishedState:
     written_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     tables: Mapping[TableName, CopiedTable] = field(default_factory=dict)
     copies: Mapping[str, OpenPublishedCopy] = field(default_factory=dict)
+    requested: Mapping[TableName, RequestedCopy] = field(default_factory=dict)
+    cancelled: Mapping[TableName, int] = field(default_factory=dict)
     errors: Mapping[int, PutAside] = field(default_factory=dict)
     last_error: int = 0
 
@@ -162,8 +197,17 @@ class PublishedState:
         """The tables whose rows were published, and the position of each copy."""
         return {name: table.cut.scn for name, table in self.tables.items()}
 
+    @property
+    def withheld(self) -> Mapping[TableName, int]:
+        """Those of `cancelled` of which no new copy was requested."""
+        asked = {name: request.id for name, request in self.requested.items()}
+        return {name: id_ for name, id_ in self.cancelled.items() if asked.get(name) != id_}
+
     def is_copied(self, id_: int, table: TableName) -> bool:
-        """Whether the rows of a table were published under the name that it has."""
+        """Whether the rows of a table were published under the name that it has, and no other copy was asked for."""
+        request = self.requested.get(table)
+        if request is not None and request.id == id_:
+            return False
         of_id = [known for known in self.tables.values() if known.id == id_]
         newest = max(of_id, key=lambda known: known.cut.scn, default=None)
         return newest is not None and newest.table == table
@@ -172,6 +216,61 @@ class PublishedState:
         """The same with a copy as it is now; one without tables is none."""
         others = {id_: other for id_, other in self.copies.items() if id_ != copy.id}
         return replace(self, copies={**others, copy.id: copy} if copy.ids else others)
+
+    def requesting(self, requests: Iterable[RequestedCopy]) -> tuple[PublishedState, list[StateEntry]]:
+        """The same with copies that were asked for, and what is written of that."""
+        new = {one.table: one for one in requests}
+        return replace(self, requested={**self.requested, **new}), [one.entry for one in new.values()]
+
+    def without_requests(self, tables: Container[TableName]) -> tuple[PublishedState, list[StateEntry]]:
+        """The same once copies are not asked for any more, and what is written of that."""
+        gone = [one for name, one in self.requested.items() if name in tables]
+        left = {name: one for name, one in self.requested.items() if name not in tables}
+        return replace(self, requested=left), [StateEntry(one.entry.key, None) for one in gone]
+
+    def beginning(self, copy: OpenPublishedCopy) -> tuple[PublishedState, list[StateEntry]]:
+        """The same once a copy begins: what was published of its tables does not count any more."""
+        state, entries = self.without_requests(copy.ids)
+        again = [table for name, table in self.tables.items() if copy.ids.get(name) == table.id]
+        tables = {name: table for name, table in self.tables.items() if table not in again}
+        cancelled = {name: id_ for name, id_ in self.cancelled.items() if name not in copy.ids}
+        entries += [StateEntry(table.entry.key, None) for table in again]
+        entries += [StateEntry(_cancelled_key(name), None) for name in self.cancelled.keys() - cancelled.keys()]
+        return replace(state, tables=tables, cancelled=cancelled).with_copy(copy), [*entries, *copy.begun()]
+
+    def leaving_out(
+        self, copy: OpenPublishedCopy, tables: Collection[TableName]
+    ) -> tuple[PublishedState, list[StateEntry]]:
+        """The same once an open copy goes on without some tables, and what is written of that.
+
+        A copy that a user has asked for stays asked for.
+        """
+        left, entries = copy.left_out(tables)
+        again = [RequestedCopy(name, copy.ids[name], name in copy.drops) for name in copy.former if name in tables]
+        state, more = replace(self.with_copy(left), newest=self.newest_cut).requesting(again)
+        return state, [*entries, *more, state.position_entry]
+
+    def cancelling(
+        self, copy: OpenPublishedCopy, tables: Iterable[TableName]
+    ) -> tuple[PublishedState, list[StateEntry]]:
+        """The same once some tables of an open copy are not to be copied any more, and what is written of that.
+
+        A table of which nothing was published is as it was before; the others are not published until a copy is
+        requested.
+        """
+        names = [name for name in tables if name in copy.ids]
+        left, entries = copy.left_out(names)
+        whole = {
+            name: CopiedTable(name, copy.ids[name], copy.former[name])
+            for name in names
+            if name in copy.former and not copy.records.get(name)
+        }
+        gone = {name: copy.ids[name] for name in names if name not in whole}
+        state = replace(self.with_copy(left), newest=self.newest_cut, cancelled={**self.cancelled, **gone})
+        state = replace(state, tables={**self.tables, **whole})
+        entries += [table.entry for table in whole.values()]
+        entries += [_cancelled_entry(name, id_) for name, id_ in gone.items()]
+        return state, [*entries, state.position_entry]
 
     def with_copied(self, copy: OpenPublishedCopy) -> PublishedState:
         """The same once all chunks of a copy were published."""
@@ -222,6 +321,8 @@ class PublishedState:
         """All that is kept."""
         made = [self.header_entry, self.run_entry, *([self.origin_entry] if self.origin is not None else [])]
         made += [self.position_entry, *(table.entry for table in self.tables.values())]
+        made += [one.entry for one in self.requested.values()]
+        made += [_cancelled_entry(name, id_) for name, id_ in self.cancelled.items()]
         for copy in self.copies.values():
             made += copy.begun()
         return [*made, *(StateEntry(*record) for error in self.errors.values() for record in error.records())]
@@ -288,6 +389,7 @@ def _read(last: Mapping[str, Any]) -> PublishedState:
     origin = last.get("origin")
     tables = [_copied(value) for key, value in last.items() if key.startswith("copied ")]
     copies = [_open_copy(key, value, last) for key, value in last.items() if key.startswith("copy ")]
+    requested = [_requested(value) for key, value in last.items() if key.startswith("requested ")]
     found = PublishedState(
         id=header.get("id", ""),
         source=header.get("source", ""),
@@ -295,6 +397,12 @@ def _read(last: Mapping[str, Any]) -> PublishedState:
         origin=None if origin is None else CaptureOrigin(origin["set_id"], origin["place"]),
         tables={table.table: table for table in tables},
         copies={copy.id: copy for copy in copies},
+        requested={one.table: one for one in requested},
+        cancelled={
+            TableName(value["schema"], value["name"]): int(value["id"])
+            for key, value in last.items()
+            if key.startswith("cancelled ")
+        },
         errors={error.number: error for error in read_entries(last)},
     )
     if not position:
@@ -319,6 +427,18 @@ def _copied(value: Mapping[str, Any]) -> CopiedTable:
     return CopiedTable(TableName(value["schema"], value["name"]), int(value["id"]), cut)
 
 
+def _requested(value: Mapping[str, Any]) -> RequestedCopy:
+    return RequestedCopy(TableName(value["schema"], value["name"]), int(value["id"]), bool(value["recreates"]))
+
+
+def _cancelled_key(table: TableName) -> str:
+    return f"cancelled {table.schema}.{table.name}"
+
+
+def _cancelled_entry(table: TableName, id_: int) -> StateEntry:
+    return StateEntry(_cancelled_key(table), {"schema": table.schema, "name": table.name, "id": id_})
+
+
 def _open_copy(key: str, value: Mapping[str, Any], last: Mapping[str, Any]) -> OpenPublishedCopy:
     id_ = key.removeprefix("copy ")
     cut = _cut(value["cut"])
@@ -337,6 +457,13 @@ def _open_copy(key: str, value: Mapping[str, Any], last: Mapping[str, Any]) -> O
         todo=dict(sorted(todo.items())),
         rows=int(value["rows"]),
         records={TableName(schema, name): int(count) for schema, name, count in value.get("records", ())},
+        number=int(value.get("number", 0)),
+        former={
+            TableName(schema, name): found
+            for schema, name, former in value.get("former", ())
+            if (found := _cut(former)) is not None
+        },
+        drops=frozenset(TableName(schema, name) for schema, name in value.get("drops", ())),
     )
 
 

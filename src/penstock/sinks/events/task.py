@@ -200,7 +200,13 @@ class EventTask:
                     records = self.events.of_rows(
                         table,
                         batches,
-                        CopyPlace(place, copy.records.get(chunk.table, 0) + sent[chunk.table], marks.next),
+                        CopyPlace(
+                            place,
+                            copy.records.get(chunk.table, 0) + sent[chunk.table],
+                            marks.next,
+                            copy.number,
+                            chunk.table in copy.drops,
+                        ),
                         refusal=transaction.refusal,
                         aside=bad if keeps else None,
                     )

@@ -208,8 +208,14 @@ class EventLogPublication(Publication):
             lock.close()
         return lock is None
 
-    def _refused(self, why: str) -> OperatorError:
-        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._documents.label)
+    def _take_up_asked(self) -> None:
+        """Do nothing: no table is copied."""
+
+    def _requests(self) -> NoReturn:
+        raise self._refused("a document is an event, and no table is copied")
+
+    def _refused(self, why: str, *, do: str = "") -> OperatorError:
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._documents.label, do=do)
 
     def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
         what = f"pipeline {self.config.name!r} publishes, and has {lacks}"

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
-from pyspark.sql.types import StructType
 
 from penstock.archive import Archive
 from penstock.errors import ConfigError
@@ -25,132 +22,78 @@ from penstock.formats.archive_log import DataFile
 from penstock.position import Scn
 from penstock.sources.change_files.reader import FileReader
 from penstock.sources.change_files.span import Bound, Span, files_in_span, find_span
+from penstock.spark.change_source import ChangeDataSource, ChangePartition, ChangeStream
 from penstock.spark.offsets import StreamOffsets
-from penstock.spark.options import refuse_unknown
-from penstock.spark.schemas import CHANGES
 from penstock.storage import Storage, open_storage
 
 _FORMAT = "penstock.change_files"
 
-_OFFSETS = StreamOffsets("change files", "archive", "commit_scn")
 
-_OPTIONS = ("path", "source", "startingPosition", "endingPosition")
-
-
-class ChangeFilesSource(DataSource):
+class ChangeFilesSource(ChangeDataSource):
     """The data source."""
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return _FORMAT
+    FORMAT = _FORMAT
+    OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 
-    def schema(self) -> StructType:
-        """The change stream."""
-        return CHANGES
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Read once, between two positions."""
-        return _BatchReader(_Options.read(self.options))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Read on and on."""
-        return _StreamReader(_Options.read(self.options))
-
-
-@dataclass(frozen=True)
-class _Options:
-    storage: Storage
-    source: str | None
-    start: Scn | None
-    end: Scn | None
-
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> _Options:
-        refuse_unknown(options, _OPTIONS, source=_FORMAT)
-        if "path" not in options:
-            raise ConfigError(f"option 'path' of {_FORMAT} is missing")
+    @staticmethod
+    def stream(options: Mapping[str, str]) -> ChangeStream:
+        """Say what options mean."""
         start, end = (_position(options, name) for name in ("startingPosition", "endingPosition"))
-        return cls(open_storage(options["path"]), options.get("source"), start, end)
-
-    @property
-    def span(self) -> Span:
-        """The stretch that the options mean, of what is published by now."""
-        since = None if self.start is None else Bound(Scn(self.start + 1))
-        return find_span(Archive(self.storage), since, None if self.end is None else Bound(self.end))
+        return _FileStream(open_storage(options["path"]), options.get("source"), start, end)
 
 
 @dataclass
-class _FilePartition(InputPartition):
+class _FilePartition(ChangePartition):
+    storage: Storage
+    source: str | None
     file: DataFile
     within: Span
 
-
-class _Reader:
-    """What reading once and reading on have in common."""
-
-    def __init__(self, options: _Options) -> None:
-        self._options = options
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _FilePartition):
-            return  # Spark stands one of its own in for none at all.
-        reader = FileReader(Archive(self._options.storage), source=self._options.source)
-        yield from reader.read_followed([partition.file], partition.within.after, partition.within.upto)
-
-    def _partitions(self, span: Span) -> list[_FilePartition]:
-        found = files_in_span(Archive(self._options.storage), span)
-        return [_FilePartition(file, within) for files, within in found for file in files]
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        reader = FileReader(Archive(self.storage), source=self.source)
+        return reader.read_followed([self.file], self.within.after, self.within.upto)
 
 
-class _BatchReader(_Reader, DataSourceReader):
-    def partitions(self) -> Sequence[InputPartition]:
-        return self._partitions(self._options.span)
+class _FileStream(ChangeStream):
+    """The files of an archive, as it is each time that something is asked."""
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _Reader.read(self, partition)
+    OFFSETS: ClassVar = StreamOffsets("change files", "archive", "commit_scn")
+    MAY_LAG: ClassVar = True
 
+    def __init__(self, storage: Storage, source: str | None, start: Scn | None, end: Scn | None) -> None:
+        self._storage = storage
+        self._source = source
+        self._start = start
+        self._end = end
 
-class _StreamReader(_Reader, DataSourceStreamReader):
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names, here and below
-        return self._offset(self._options.span.after)
+    @property
+    def label(self) -> str:
+        return self._archive.label
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()
+    @property
+    def id(self) -> str:
+        return self._archive.header.id
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        known, upto = self._known(start), self._options.span.upto
-        if upto <= known:
-            # A copy of the archive may lag behind what was read from another one, or be listed without its last files.
-            if self._archive().digest_at(known) is not None:
-                self._refuse_other(start)
-            return start
-        self._refuse_other(start)
-        return self._offset(upto)
+    def begin(self) -> Scn:
+        return self._span().after
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        after, upto = self._known(start), self._known(end)
-        for offset in (start, end):
-            self._refuse_other(offset)
-        return self._partitions(Span(after, upto))
+    def end(self) -> Scn:
+        return self._span().upto
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _Reader.read(self, partition)
+    def digest_at(self, position: Scn) -> str | None:
+        return self._archive.digest_at(position)
 
+    def partitions(self, after: Scn, upto: Scn) -> Sequence[ChangePartition]:
+        found = files_in_span(self._archive, Span(after, upto))
+        return [_FilePartition(self._storage, self._source, file, within) for files, within in found for file in files]
+
+    @property
     def _archive(self) -> Archive:
-        return Archive(self._options.storage)
+        return Archive(self._storage)
 
-    def _offset(self, position: Scn) -> dict[str, Any]:
-        archive = self._archive()
-        return _OFFSETS.write(archive.header.id, position, archive.digest_at(position))
-
-    def _known(self, offset: dict[str, Any]) -> Scn:
-        archive = self._archive()
-        return _OFFSETS.read(offset, archive.header.id, where=archive.label)
-
-    def _refuse_other(self, offset: dict[str, Any]) -> None:
-        archive, position = self._archive(), self._known(offset)
-        _OFFSETS.hold_against(offset, archive.digest_at(position), where=archive.label)
+    def _span(self) -> Span:
+        since = None if self._start is None else Bound(Scn(self._start + 1))
+        return find_span(self._archive, since, None if self._end is None else Bound(self._end))
 
 
 def _position(options: Mapping[str, str], name: str) -> Scn | None:

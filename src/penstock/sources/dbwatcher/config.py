@@ -66,6 +66,11 @@ class DbWatcherConfig(ConfigPart):
         description="STATEMENT messages: refuse them as on_malformed says, or apply the rows that they say the"
         " statement has changed; the statement itself is never executed",
     )
+    missing_messages: Literal["stop", "accept"] = Field(
+        default="stop",
+        description="What to do where the numbers of messages (_MESSAGE_SEQ) have a gap: stop with an error, since"
+        " messages were lost; or go on, where the watcher skips numbers, as the original does if it fails to send one",
+    )
     max_message_bytes: int = Field(
         default=1 << 26, ge=1_000, description="How large the XML of a message may be, in bytes, uncompressed"
     )
@@ -87,6 +92,7 @@ class DbWatcherConfig(ConfigPart):
             most_bytes=self.max_message_bytes,
             puts_aside=self.on_malformed == "put_aside",
             applies_statement_rows=self.statements == "rows",
+            accepts_missing=self.missing_messages == "accept",
         )
 
     @property

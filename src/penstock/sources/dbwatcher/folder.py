@@ -6,6 +6,7 @@ all others that are there. The position of a message is its number among all mes
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
-from penstock.formats.dbwatcher.files import split
+from penstock.formats.dbwatcher.files import split, split_pieces
 from penstock.history import RESYNC, HistoryError
 from penstock.position import START, Scn
-from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage, digest_of
+from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
 from penstock.sources.numbered_files import refuse_gaps, refuse_other_order
 from penstock.storage import MissingFileError, Storage
 from penstock.text import are, count
@@ -39,15 +40,20 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderMessages(MessageLog):
-    """Messages in the files of a folder."""
+    """Messages in the files of a folder.
+
+    Attributes:
+        most_bytes: A message that has more is not read whole.
+    """
 
     storage: Storage
+    most_bytes: int = 1 << 26
     # Those that were met, in their order.
     _files: list[_File] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Tasks are told where what they read lies.
-        return FolderMessages, (self.storage,)
+        return FolderMessages, (self.storage, self.most_bytes)
 
     @property
     def label(self) -> str:
@@ -70,10 +76,11 @@ class FolderMessages(MessageLog):
 
     def read(self, places: Iterable[Place]) -> Iterator[StoredMessage]:
         """Yield the messages at some places, in the order of these."""
-        name, bodies, at_us = "", list[bytes](), 0
+        name, at_us = "", 0
+        bodies: Sequence[bytes] = ()
         for place in places:
             if place.file != name:
-                name, bodies = place.file, split(self._content(place.file))
+                name, (bodies, _, _) = place.file, self._content(place.file)
                 at_us = self.storage.written_at_us(name)
             body = bodies[place.number] if place.number < len(bodies) else b""
             if digest_of(body) != place.digest:
@@ -132,22 +139,37 @@ class FolderMessages(MessageLog):
 
     def _messages(self, name: str) -> Iterator[StoredMessage]:
         """Yield the messages of a file; one that is met for the first time is remembered."""
-        content = self._content(name)
+        bodies, digest, size = self._content(name)
         at = bisect_left(self._files, name, key=lambda file: file.name)
         first = (self._files[at - 1].last if at else START) + 1
-        bodies = split(content)
         if at == len(self._files):
             chain = self._files[-1].chain if self._files else b""
-            told = b"\0".join((chain, name.encode(), digest_of(content)))
+            told = b"\0".join((chain, name.encode(), digest))
             self._files.append(_File(name, first + len(bodies) - 1, digest_of(told)))
         at_us = self.storage.written_at_us(name)
         for number, body in enumerate(bodies):
-            place = Place(Scn(first + number), name, number, digest_of(body))
+            place = Place(Scn(first + number), name, number, digest if len(body) == size else digest_of(body))
             yield StoredMessage(place, _where(self.label, name, number, len(bodies)), body, {}, at_us)
 
-    def _content(self, name: str) -> bytes:
+    def _content(self, name: str) -> tuple[Sequence[bytes], bytes, int]:
+        """Return the messages of a file, a digest of the file, and its size."""
         try:
-            return self.storage.read(name)
+            if (self.storage.size(name) or 0) <= self.most_bytes:
+                content = self.storage.read(name)
+                return split(content), digest_of(content), len(content)
+            size = 0
+            hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+            def pieces() -> Iterator[bytes]:
+                nonlocal size
+                for piece in self.storage.read_pieces(name):
+                    hasher.update(piece)
+                    size += len(piece)
+                    yield piece
+
+            # One of the messages may be larger than memory.
+            bodies = list(split_pieces(pieces(), self.most_bytes))
+            return bodies, hasher.digest(), size
         except MissingFileError as exc:
             raise _changed(f"file {name} was read, and is not there any more", self.label) from exc
 

@@ -26,7 +26,9 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.ddl import ddl_of
 from penstock.sources.dbwatcher.messages import DIGEST_BYTES, MessageLog, Place, StoredMessage, digest_of
-from penstock.sources.dbwatcher.pieces import Piece, ask, read
+from penstock.sources.dbwatcher.numbers import MessageNumbers
+from penstock.sources.dbwatcher.outline import Outlines
+from penstock.sources.dbwatcher.pieces import Asked, Piece, ask, read
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import KnownTables
 from penstock.text import printable
@@ -115,6 +117,7 @@ class MessageIndex:
         self._tables = tables
         self._reading = reading
         self._patterns = patterns
+        self._outlines = Outlines(reading)
         self._looked_upto = START
         self._open: dict[str, _Gathered] = {}
         self._known: dict[str, list[_Known]] = {}
@@ -122,7 +125,10 @@ class MessageIndex:
         self._met: set[TableName] = set()
         # A message that cannot be read said that its transaction goes on.
         self._lost: Change | None = None
+        # By transaction that is open, the tables that ALTER messages have described, and the messages' positions.
+        self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
+        self._numbers = MessageNumbers()
 
     def look(self) -> None:
         """Look through the messages that came since; stops at one that is at fault."""
@@ -141,6 +147,12 @@ class MessageIndex:
         return bisect_right(self.found, int(position), key=lambda one: one.position)
 
     def _add(self, stored: StoredMessage) -> None:
+        outlined = self._outlines.ask(stored, self._tables.book)
+        if outlined is not None:
+            head, asked = outlined
+            if self._is_next(Message(head, (), stored.properties), stored):
+                self._take(head.ident, asked, None, stored)
+            return
         try:
             message = read(stored, self._reading)
             if message is None:
@@ -150,18 +162,34 @@ class MessageIndex:
                     stored,
                 )
                 return
+            if not self._is_next(message, stored):
+                return
             was = self._learn(message, stored)
             asked = ask(message, stored, self._tables.book, self._reading)
+            self._outlines.learn(message, stored, self._tables.book)
         except MalformedInputError as exc:
             if not self._reading.puts_aside:
                 do = exc.do or "repair the message, or set capture.dbwatcher.on_malformed to put_aside"
                 raise MalformedInputError(exc.what, where=exc.where, do=do) from exc
+            self._numbers.take_unread(stored)
             self._put_aside(stored, exc)
             return
+        self._take(message.head.ident, asked, was, stored)
+
+    def _is_next(self, message: Message, stored: StoredMessage) -> bool:
+        """Whether a message is not a repeat, by its number; raises as `MessageNumbers.take`."""
+        return self._reading.accepts_missing or self._numbers.take(message, stored)
+
+    def _take(self, ident: str, asked: Asked, was: TableSchema | None, stored: StoredMessage) -> None:
+        """Take up what a message asks for.
+
+        Args:
+            was: The table of a message about a table, as it was described before.
+        """
         closed: list[_Gathered] = []
         if not asked.pieces and not asked.keeps_open:
             # The end of a transaction, with no change of its own.
-            last = self._open.pop(message.head.ident, None)
+            last = self._open.pop(ident, None)
             closed += [] if last is None else [last]
         for piece in asked.pieces:
             self._gather(piece, was, stored)
@@ -169,6 +197,8 @@ class MessageIndex:
                 closed.append(self._open.pop(piece.txn_id))
         if not asked.keeps_open:
             self._lost = None
+        for one in closed:
+            self._altered.pop(one.txn_id, None)
         self._close([one for one in closed if not self._is_repeat(one, stored)], stored)
 
     def _gather(self, piece: Piece, was: TableSchema | None, stored: StoredMessage) -> None:
@@ -182,16 +212,24 @@ class MessageIndex:
             if name == held.name:
                 # The watcher begins the transaction anew.
                 held = None
+                if piece.event is None:
+                    self._take_back(piece.txn_id)
             elif held.last_piece[1] is not None and piece.first_key <= held.last_piece[1]:
                 raise _differs(piece.txn_id, stored)
         if held is None:
+            if not self._is_known(piece.txn_id, name) and self._is_part_of_known(piece.txn_id, name):
+                # Its end may never come: what the transaction says otherwise is said now.
+                raise _differs(piece.txn_id, stored)
             held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
         if piece.event is None and piece.changes:
             held.told.append(MessageStretch(stored.place, piece.part, piece.changes))
             self._met |= piece.tables
         elif piece.event is not None and not self._is_known(held.txn_id, held.name):
             # What was sent again says nothing new of its table.
-            made = self._made_of(piece.event, was, piece.counter)
+            if piece.is_cancelled:
+                made: tuple[Change, ...] = (self._cancelled(piece.event, stored),)
+            else:
+                made = self._made_of(piece.event, was, piece.counter)
             held.has_ddl |= any(change.op is Op.DDL for change in made)
             held.told += made
         held.said.update(piece.said)
@@ -204,8 +242,8 @@ class MessageIndex:
         Raises:
             HistoryError: One of the same name came before, and said something else.
         """
-        (first_key, counter), last_key = whole.name, whole.last_piece[1]
-        if first_key is None:
+        last_key = whole.last_piece[1]
+        if whole.name[0] is None:
             return False
         now = _Known(whole.name, last_key, whole.said.digest())
         earlier = self._known.setdefault(whole.txn_id, [])
@@ -214,12 +252,20 @@ class MessageIndex:
                 if known != now:
                     raise _differs(whole.txn_id, stored)
                 return True
-            is_content = bool(known.name[1] or counter)
-            # A watcher that goes by the order of keys sends what transactions did by turns in several messages.
-            if not is_content and known.last_key is not None and first_key <= known.last_key:
-                raise _differs(whole.txn_id, stored)
+        if self._is_part_of_known(whole.txn_id, whole.name):
+            raise _differs(whole.txn_id, stored)
         earlier.append(now)
         return False
+
+    def _is_part_of_known(self, txn_id: str, name: tuple[int | None, str]) -> bool:
+        """Whether keys come back, at or below those that a transaction had."""
+        first_key, counter = name
+        # A watcher that goes by the order of keys sends what transactions did by turns in several messages.
+        return first_key is not None and any(
+            known.last_key is not None and first_key <= known.last_key
+            for known in self._known.get(txn_id, ())
+            if not (known.name[1] or counter)
+        )
 
     def _is_known(self, txn_id: str, name: tuple[int | None, str]) -> bool:
         """Whether a transaction of a name came before, whatever it said."""
@@ -248,7 +294,7 @@ class MessageIndex:
 
     def _put_aside(self, stored: StoredMessage, fault: MalformedInputError) -> None:
         """Have a message go to the error queue, and the transactions that it may belong to."""
-        name = printable(stored.where.removeprefix(self._log.label).lstrip("/, "))
+        name = self._name_of(stored)
         gap = Change(0, Op.GAP, self._any_table(), NO_VERSION, {"reason": str(fault), "document": name}, None)
         for held in self._open.values():
             held.gap = gap
@@ -276,18 +322,31 @@ class MessageIndex:
         schema = said.get(Attribute.SCHEMA, "")
         schema = schema if schema.strip() else self._reading.default_schema
         name = TableName(schema, said.get(Attribute.TABLE_NAME) or head.ident)
-        was = self._tables.last(name)
-        is_old = head.command is not Command.CREATE and self._tables.is_created(name)
-        key = said.get(Attribute.REPL_KEY, "").strip()
+        is_old = head.command not in (Command.CREATE, Command.ALTER) and self._tables.is_created(name)
+        key, txn_id = said.get(Attribute.REPL_KEY, "").strip(), said.get(Attribute.TRANSACTION) or head.ident
         if key.isdecimal():
-            counter = said.get(Attribute.CREATE_COUNTER, "").strip()
-            is_old |= self._is_known(said.get(Attribute.TRANSACTION) or head.ident, (int(key), counter))
+            here = int(key), said.get(Attribute.CREATE_COUNTER, "").strip()
+            held = self._open.get(txn_id)
+            if held is not None and held.name == here:
+                self._take_back(txn_id)
+            is_old |= self._is_known(txn_id, here if held is None else held.name)
+        was = self._tables.last(name)
         if head.metadata and not is_old:
             try:
-                self._tables.create(table_of(name, head.metadata), stored.place.position)
+                described = table_of(name, head.metadata)
             except MalformedInputError as exc:
                 raise MalformedInputError(exc.what, where=stored.where, do=exc.do) from exc
+            if head.command is Command.ALTER:
+                self._tables.alter(described, stored.place.position)
+                self._altered.setdefault(txn_id, []).append((name, stored.place.position))
+            else:
+                self._tables.create(described, stored.place.position)
         return was
+
+    def _take_back(self, txn_id: str) -> None:
+        """Forget what ALTER messages of a transaction say that comes again from its beginning."""
+        for table, position in self._altered.pop(txn_id, ()):
+            self._tables.forget(table, position)
 
     def _made_of(self, event: TableEvent, was: TableSchema | None, counter: str) -> tuple[Change, ...]:
         """Return what apply is to be told of DDL; nothing of a table that begins."""
@@ -299,7 +358,21 @@ class MessageIndex:
         if event.action is Action.CREATE and not is_known:
             self._tables.begin(event.table, Scn(self.found[-1].position) if self.found else START)
         empties = event.action is Action.CREATE and counter == _STRUCTURE and is_known
-        return ddl_of(event, was if is_known else None, self._tables.last(event.table), empties=empties)
+        # An ALTER goes by what is known of the table, whether or not rows of it came.
+        was = was if is_known or event.action is Action.ALTER else None
+        is_declared = self._tables.is_declared(event.table)
+        return ddl_of(event, was, self._tables.last(event.table), empties=empties, is_declared=is_declared)
+
+    def _cancelled(self, event: TableEvent, stored: StoredMessage) -> Change:
+        """What apply is told where the content of a table ends before it is whole: the error queue says so."""
+        reason = (
+            f"the initial update of table {event.table} was cancelled at the source: the target has a part of its rows,"
+            " and gets no change of it until a new one comes; request that there, then delete this entry"
+        )
+        return Change(0, Op.GAP, event.table, NO_VERSION, {"reason": reason, "document": self._name_of(stored)}, None)
+
+    def _name_of(self, stored: StoredMessage) -> str:
+        return printable(stored.where.removeprefix(self._log.label).lstrip("/, "))
 
     def _note(self, what: str, text: str, stored: StoredMessage) -> None:
         if what not in self._said:

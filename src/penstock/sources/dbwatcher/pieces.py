@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import marshal
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.change import Change, TableName
+from penstock.change import Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.dbwatcher.changes import MessageChanges, TableEvent, changes_of
-from penstock.formats.dbwatcher.message import Attribute, Message, MessageRow, Route
+from penstock.formats.dbwatcher.forms import row_text
+from penstock.formats.dbwatcher.message import CANCELLED, Attribute, Message, MessageRow, Route
 from penstock.formats.dbwatcher.parser import MessageLimits
 from penstock.formats.dbwatcher.reader import read_message, route_of
 from penstock.sources.dbwatcher.messages import StoredMessage
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import TableBook
+from penstock.text import printable
+
+BASE64 = b"base64"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DETERMINISTIC = 2
 """The newest form of marshal in which equal values are equal bytes."""
@@ -31,6 +37,7 @@ class Piece(NamedTuple):
         said: All that its rows say, one behind the other, however they are cut into messages.
         tables: Those that its rows are of.
         event: DDL, in place of rows.
+        is_cancelled: The event, which is a CREATE, has come before, and no more of the table's content comes.
     """
 
     txn_id: str
@@ -42,6 +49,7 @@ class Piece(NamedTuple):
     said: bytes
     tables: frozenset[TableName] = frozenset()
     event: TableEvent | None = None
+    is_cancelled: bool = False
 
 
 class Asked(NamedTuple):
@@ -87,15 +95,21 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
             do="set capture.dbwatcher.statements to rows, and the rows that the statement has changed are applied; or"
             " on_malformed to put_aside",
         )
+    if BASE64 in stored.body:
+        _refuse_surrogates(found, stored)
     counter = message.head.attributes.get(Attribute.CREATE_COUNTER, "").strip()
     if (event := found.event) is not None:
         told = (event.action.value, str(event.table), [(c.name, list(c.attributes.items())) for c in event.metadata])
         piece = Piece(event.txn_id, 0, 0, event.repl_key, event.repl_key, counter, _plain(told), event=event)
         return Asked([piece], found.keeps_open)
+    if (event := found.cancelled) is not None:
+        key, said = event.repl_key, _plain((CANCELLED, str(event.table)))
+        piece = Piece(event.txn_id, 0, 0, key, key, CANCELLED, said, event=event, is_cancelled=True)
+        return Asked([piece], found.keeps_open)
     pieces, at = [], 0
     for number, part in enumerate(found.parts):
         rows = message.rows[at : at + len(part.changes)]
-        said = b"".join([_plain(_told(row)) for row in rows]) or message.command.value.encode()
+        said = b"".join([_row_said(row) for row in rows]) or message.command.value.encode()
         tables = frozenset({change.table for change in part.changes})
         keys = part.repl_keys
         pieces.append(Piece(part.txn_id, number, len(part.changes), keys[0], keys[-1], counter, said, tables))
@@ -103,11 +117,33 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
     return Asked(pieces, found.keeps_open)
 
 
-def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> Sequence[Sequence[Change]]:
-    """Return the changes of each part of a message that `ask` had nothing against."""
+def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
+    """Refuse what is no text to any database: the format carries it, in Base64, and the change stream does not."""
+    tables = [change.table for part in found.parts for change in part.changes]
+    for table in {*tables, *([] if found.event is None else [found.event.table])}:
+        if _SURROGATE.search(str(table)):
+            raise MalformedInputError("the name of a table has half of a surrogate pair", where=stored.where)
+    for part in found.parts:
+        for change in part.changes:
+            for image in (change.before or {}, change.after or {}):
+                if (name := half_pair_in(image)) is not None:
+                    what = f"the value of column {printable(name)!r} has half of a surrogate pair, which is no text"
+                    raise MalformedInputError(what, where=f"{stored.where}, table {change.table}")
+
+
+def half_pair_in(image: Image) -> str | None:
+    """Return a column whose value has half of a surrogate pair, if there is one."""
+    for name, value in image.items():
+        if value is not None and not value.isascii() and _SURROGATE.search(value):
+            return name
+    return None
+
+
+def changes_in(stored: StoredMessage, book: TableBook, reading: Reading) -> tuple[Message, Sequence[Sequence[Change]]]:
+    """Return a message that `ask` had nothing against, and the changes of each of its parts."""
     message = read(stored, reading)
     assert message is not None
-    return [part.changes for part in _changes_of(message, stored, book, reading).parts]
+    return message, [part.changes for part in _changes_of(message, stored, book, reading).parts]
 
 
 def _changes_of(message: Message, stored: StoredMessage, book: TableBook, reading: Reading) -> MessageChanges:
@@ -119,14 +155,21 @@ def _changes_of(message: Message, stored: StoredMessage, book: TableBook, readin
         raise MalformedInputError(exc.what, where=where, do=exc.do) from exc
 
 
-def _told(row: MessageRow) -> tuple[object, ...]:
-    said = row.attributes
-    old = None if row.old is None else list(row.old.items())
-    return (*(said.get(name) for name in _IDENTIFYING), list(row.columns.items()), old)
+def row_said(
+    identifying: tuple[str | None, str | None, str | None], repl_key: str | None, content: str, old: str | None
+) -> bytes:
+    """Return what a row says each time that it is sent.
+
+    Args:
+        identifying: Its own attributes `action`, `schema` and `tableName`.
+        content, old: Its columns and its old image as `row_text` has them.
+    """
+    return _plain((identifying, repl_key, content, old))
 
 
-_IDENTIFYING = ("action", "schema", "tableName", "replKey")
-"""Attributes that a row has each time that it is sent."""
+def _row_said(row: MessageRow) -> bytes:
+    get = row.attributes.get
+    return row_said((get("action"), get("schema"), get("tableName")), get("replKey"), *row_text(row))
 
 
 def _plain(told: Any) -> bytes:

@@ -23,6 +23,7 @@ from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.index import IndexedMessages, MessageIndex, MessageStretch, Told
 from penstock.sources.dbwatcher.messages import MessageLog, Place, StoredMessage
+from penstock.sources.dbwatcher.outline import Outlines
 from penstock.sources.dbwatcher.pieces import changes_in
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import Describe, KnownTables, TableBook
@@ -109,14 +110,20 @@ class _Lying:
         self._messages = messages
         self._book = book
         self._reading = reading
+        self._outlines = Outlines(reading)
         self._place: Place | None = None
         self._parts: Sequence[Sequence[Change]] = ()
 
     def changes(self, stretch: MessageStretch) -> Sequence[Change]:
         if stretch.place != self._place:
-            self._parts = changes_in(next(self._messages), self._book, self._reading)
+            self._parts = self._outlines.changes(stored := next(self._messages), self._book) or self._read(stored)
             self._place = stretch.place
         return self._parts[stretch.part]
+
+    def _read(self, stored: StoredMessage) -> Sequence[Sequence[Change]]:
+        message, changes = changes_in(stored, self._book, self._reading)
+        self._outlines.learn(message, stored, self._book)
+        return changes
 
 
 @dataclass(frozen=True)

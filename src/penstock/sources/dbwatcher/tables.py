@@ -1,7 +1,8 @@
-"""What is known of tables: CREATE messages describe them, the pipeline file declares them, or the target has them.
+"""What is known of tables: CREATE and ALTER messages describe them, the pipeline file declares them, or the target has
+them.
 
-What the file declares counts first. Of a table that CREATE messages describe, each other description is a version more,
-which counts from its message on; the first one counts for what precedes it, too.
+What the file declares counts first. Of a table that messages describe, each other description is a version more, which
+counts from its message on; that of the first CREATE counts for what precedes it, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TableBook:
 
     Attributes:
         fixed: Those that count at every position.
-        created: By table, the positions of CREATE messages, and what they describe.
+        created: By table, the positions of CREATE and ALTER messages, and what they describe.
     """
 
     fixed: Mapping[TableName, TableSchema] = field(default_factory=dict)
@@ -81,8 +82,27 @@ class KnownTables:
         """Take up what a CREATE message describes, where that is not what the one before it did."""
         found = self._created.setdefault(table.name, [])
         if not found or not _same_shape(found[-1][1], table):
-            found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
-            self._book = self._versions = None
+            self._take_up(found, table, position)
+
+    def alter(self, table: TableSchema, position: Scn) -> None:
+        """Take up what an ALTER message describes; what precedes it is read as it was known before.
+
+        It is a version more in any case: a column may have taken the place of another one of the same name and type.
+        """
+        before = self.last(table.name)
+        found = self._created.setdefault(table.name, [] if before is None else [(START, before)])
+        self._take_up(found, table, position)
+
+    def forget(self, table: TableName, position: Scn) -> None:
+        """Take back what the message at a position described."""
+        self._created[table] = [one for one in self._created.get(table, []) if one[0] != position]
+        if not self._created[table]:
+            del self._created[table]
+        self._book = self._versions = None
+
+    def _take_up(self, found: list[tuple[Scn, TableSchema]], table: TableSchema, position: Scn) -> None:
+        found.append((position, replace(table, version=_FIRST_CREATED + len(found))))
+        self._book = self._versions = None
 
     def begin(self, table: TableName, after: Scn) -> None:
         """Note that a table begins, without rows, behind a position."""
@@ -105,8 +125,12 @@ class KnownTables:
         """The positions behind which tables begin: a slice goes no further."""
         return {scn for begins in self._begins.values() for scn in begins}
 
+    def is_declared(self, table: TableName) -> bool:
+        """Whether the pipeline file describes a table."""
+        return table in self._declared
+
     def is_created(self, table: TableName) -> bool:
-        """Whether a CREATE message has described a table."""
+        """Whether a CREATE or ALTER message has described a table."""
         return table in self._created
 
     def versions(self) -> Sequence[TableVersion]:

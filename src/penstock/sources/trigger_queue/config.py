@@ -23,6 +23,12 @@ class DocumentedConfig(ConfigPart):
         default="REPL_", description="What their names begin with; setup says so where it has to write it otherwise"
     )
     schema_name: str = Field(default="public", alias="schema", min_length=1, description="The schema that they lie in")
+    version: str = Field(
+        default="0.0",
+        max_length=255,
+        description="What rows of ITEMS say the version of the source's tables is called (replication.version); with"
+        " another one, `setup` puts a CREATE for each table into ITEMS",
+    )
 
     @property
     def names_prefix(self) -> str:

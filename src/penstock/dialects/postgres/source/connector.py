@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
@@ -22,6 +22,7 @@ from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.source.cutover import PostgresSequenceReader, PostgresWriteFreeze
+from penstock.dialects.postgres.source.hold_watch import PostgresHoldWatch
 from penstock.dialects.postgres.source.source_switch import PostgresSwitchSource, mark
 from penstock.dialects.postgres.source.teardown import teardown_statements
 from penstock.dialects.postgres.waits import PostgresLockWatch
@@ -90,6 +91,10 @@ class PostgresSourceConnector(PostgresConnector):
     def lock_watch(self) -> PostgresLockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
         return PostgresLockWatch(self._url, self._pipeline, self._set_name)
+
+    def hold_watch(self) -> PostgresHoldWatch:
+        """Return a watch that looks at what the log takes, on a session of its own."""
+        return PostgresHoldWatch(self._url, self._pipeline, self._set_name)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean.
@@ -168,14 +173,18 @@ class PostgresSourceConnector(PostgresConnector):
 
             yield mark
 
-    def removal(self, consumer: Consumer) -> DatabasePlan:
+    def removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
         """Plan to remove a consumer, and the capture set with the last one.
 
         It does not matter who owns the set: dropping it runs none of its code.
-        """
-        return DatabasePlan(self.label, list(self._removing(consumer)), preamble=[PINNED])
 
-    def _removing(self, consumer: Consumer) -> Sequence[SetupStep]:
+        Args:
+            is_given_up: Readers of the documented tables go on reading, so the set stays for them. Otherwise these
+                tables are the pipeline's, and go with it.
+        """
+        return DatabasePlan(self.label, list(self._removing(consumer, is_given_up)), preamble=[PINNED])
+
+    def _removing(self, consumer: Consumer, is_given_up: bool) -> Sequence[SetupStep]:
         with self._connection("read the catalogue") as connection:
             # A later version may have installed more, which would be left behind.
             capture.refuse_newer(connection, self._set_name)
@@ -184,7 +193,8 @@ class PostgresSourceConnector(PostgresConnector):
             others = [
                 other
                 for other in history.consumers(connection, self._set_name)
-                if not history.is_same(other.consumer, consumer) and other.consumer.id != documented.CONSUMER_ID
+                if not history.is_same(other.consumer, consumer)
+                and (is_given_up or other.consumer.id != documented.CONSUMER_ID)
             ]
             if not others:
                 return self._teardown_steps(connection)
@@ -219,6 +229,18 @@ class PostgresSourceConnector(PostgresConnector):
         """Say what disk the log takes, and for whom; see `history.log_hold`."""
         with self._connection("see what the change log takes") as connection:
             return history.log_hold(connection, self._set_name, older)
+
+    def copies_asked(self) -> Mapping[int, int]:
+        """Return the tables that the documented tables ask to be copied anew; see `documented.copies_asked`."""
+        if self._wanted is None:
+            return {}
+        with self._connection("read the documented tables") as connection:
+            return documented.copies_asked(connection, self._set_name)
+
+    def forget_asked(self, asked: Mapping[int, int]) -> None:
+        """Note that a run knows of copies that were asked for; see `documented.forget_asked`."""
+        with self._connection("write to the documented tables") as connection:
+            documented.forget_asked(connection, self._set_name, asked)
 
     def other_pipeline(self, origin: CaptureOrigin) -> str | None:
         """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""

@@ -16,10 +16,11 @@ from penstock.dialects.postgres.connection import Connection, label, literal, qu
 from penstock.dialects.postgres.privileges import missing_schema_grants, plan_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.capture import filled, is_installed
+from penstock.dialects.postgres.source.history import set_place
 from penstock.errors import OperatorError, PenstockError
 from penstock.sources.trigger_queue.config import DocumentedConfig
 
-_SCRIPTS = ("guard", "functions", "state", "items", "tables", "structure", "owner")
+_SCRIPTS = ("guard", "functions", "state", "kept", "items", "tables", "structure", "begin", "owner")
 
 _VIEWS = ("items", "tables", "cols_view", "cols_table", "current_tables", "debug_table", "longs_table")
 _FUNCTIONS = (
@@ -63,12 +64,18 @@ _INNER_FUNCTIONS = (
     "cut",
     "free_acknowledged",
     "on_acknowledged",
+    "is_kept",
+    "on_given_up",
+    "on_log_emptied",
     "table_named",
     "watch_status",
     "may_watch",
     "close_watch",
     "open_watch",
+    "change_watch",
     "announce",
+    "announce_anew",
+    "ask_for_copy",
     "begin_watch",
     "end_capture",
     "take_up",
@@ -88,6 +95,8 @@ _OF_ROWS = ("insert_watched", "delete_watched")
 
 CONSUMER_ID = "documented"
 """The id under which the readers of ITEMS are a consumer of the set, as the scripts have it."""
+
+_IS_KEPT = f"EXISTS (SELECT FROM {{set}}.consumer WHERE id = '{CONSUMER_ID}')"
 
 _PREFIX = "penstock: documented tables of "
 """What the comment on each of them begins with; the name of the set follows."""
@@ -146,6 +155,11 @@ def add_to(plan: DatabasePlan, connection: Connection, name: str, wanted: Docume
     plan.steps += found
     if wanted is not None:
         plan.notes += wanted.notes
+        if _is_given_up(connection, name):
+            plan.notes.append(
+                f"the log is kept for readers of {wanted.names_prefix}items no more: its rows begin anew at the present"
+                " position, with a CREATE for each table; bring what the tables contain to all receivers again"
+            )
         if not superuser:
             plan_grants(plan, missing_schema_grants(connection, wanted.schema_name))
     return bool(found)
@@ -157,6 +171,34 @@ def place(connection: Connection, name: str) -> tuple[str, str] | None:
         return None
     found = connection.execute(f"SELECT schema_name, prefix FROM {quote(name)}.documented").fetchone()
     return None if found is None else (found[0], found[1])
+
+
+def copies_asked(connection: Connection, name: str) -> Mapping[int, int]:
+    """Return the numbers of the tables that TABLES asks to be sent anew, and which time of asking that is.
+
+    None in a set without TABLES, or in which no later `setup` has made the column.
+    """
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'copy_asked')",
+        [f"{quote(name)}.watched"],
+    ).fetchone()
+    if row is None or not row[0]:
+        return {}
+    rows = connection.execute(
+        f"SELECT relid::bigint, copy_asked FROM {quote(name)}.watched"
+        " WHERE copy_asked IS NOT NULL AND relid IS NOT NULL"
+    )
+    return dict(rows.fetchall())
+
+
+def forget_asked(connection: Connection, name: str, asked: Mapping[int, int]) -> None:
+    """Note that a run knows what `copies_asked` has returned; who has asked again since has asked for one more."""
+    connection.execute(
+        f"UPDATE {quote(name)}.watched w SET copy_asked = NULL"
+        " FROM unnest(%s::bigint[], %s::bigint[]) a (relid, number)"
+        " WHERE w.relid::bigint = a.relid AND w.copy_asked = a.number",
+        [list(asked), list(asked.values())],
+    )
 
 
 def list_steps(connection: Connection, name: str, tables: Iterable[TableName]) -> list[SetupStep]:
@@ -269,9 +311,18 @@ def _has_them(connection: Connection, name: str) -> bool:
     return bool(row and row[0])
 
 
+def _is_given_up(connection: Connection, name: str) -> bool:
+    """Whether there are documented tables whose readers are no consumer any more."""
+    if place(connection, name) is None:
+        return False
+    row = connection.execute(f"SELECT {_IS_KEPT.format(set=quote(name))}").fetchone()
+    return not (row and row[0])
+
+
 def _state_removal(name: str) -> list[str]:
     quoted = quote(name)
     return [
+        f"DROP INDEX IF EXISTS {quoted}.log_trans_key",
         *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in _INNER_TABLES),
         f"DELETE FROM {quoted}.consumer WHERE id = {literal(CONSUMER_ID)}",
     ]
@@ -288,7 +339,9 @@ def _is_current(connection: Connection, name: str, wanted: DocumentedConfig, sta
         " AND (SELECT count(DISTINCT p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
         "   WHERE n.nspname = %(schema)s AND p.proname = ANY (%(functions)s)) = %(n_functions)s"
         " AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = ANY (%(triggered)s::regclass[])) = 4"
-        f" AND EXISTS (SELECT FROM {quote(name)}.consumer WHERE id = %(consumer)s)"
+        " AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
+        "   WHERE p.pronamespace = to_regnamespace(%(set)s) AND p.proname = ANY (%(keeping)s)) = 2"
+        f" AND {_IS_KEPT.format(set=quote(name))}"
         f" FROM {quote(name)}.documented d",
         {
             "stamp": stamp,
@@ -298,7 +351,8 @@ def _is_current(connection: Connection, name: str, wanted: DocumentedConfig, sta
             "functions": [wanted.names_prefix + one for one in _FUNCTIONS],
             "n_functions": len(_FUNCTIONS),
             "triggered": _existing(connection, wanted, ("items", "tables")),
-            "consumer": CONSUMER_ID,
+            "set": quote(name),
+            "keeping": ["on_given_up", "on_log_emptied"],
         },
     ).fetchone()
     return bool(row and row[0])
@@ -344,6 +398,8 @@ def _names(name: str, wanted: DocumentedConfig) -> Mapping[str, str]:
         "inner_relations": _array((*_INNER_VIEWS, *_INNER_TABLES)),
         "inner_functions": _array(_INNER_FUNCTIONS),
         "prefix": literal(wanted.names_prefix),
+        "version": literal(wanted.version),
+        "place": f"({set_place(name)})",
         "comment": literal(_PREFIX + name),
         "made": quote(event_trigger_name(name)),
         "write_debug_name": literal(_debug_name(name)),

@@ -173,8 +173,8 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
         """Nothing: partitions of the target are its own."""
         return Parts({}, {}, {})
 
-    def removal(self, consumer: Consumer) -> DatabasePlan:
-        """Plan to remove the journal; the log stays."""
+    def removal(self, consumer: Consumer, *, is_given_up: bool = False) -> DatabasePlan:
+        """Plan to remove the journal; the log stays. Nobody is given up: `capture.log` is for triggers."""
         with self._connection("read the catalogue") as connection:
             steps = [removal_step(self._pipeline)] if has_journal(connection, self._pipeline) else []
         plan = DatabasePlan(self.label, steps, preamble=[PINNED])
@@ -194,6 +194,9 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
     def log_hold(self, older: timedelta) -> LogHold:
         """Say nothing: the log is another product's, and its rows stay."""
         return LogHold()
+
+    def hold_watch(self) -> None:
+        """There is nothing to watch."""
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """Return why a process cannot go on with this journal."""

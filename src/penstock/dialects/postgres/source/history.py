@@ -27,7 +27,7 @@ _COPIED_COLUMNS = "id, name, target, target_place"
 
 def history_script(name: str) -> str:
     """SQL that makes the tables of a capture set, or brings them up to date."""
-    return sql_text("history").format(set=quote(name), name=literal(name), place=f"({_set_place(name)})")
+    return sql_text("history").format(set=quote(name), name=literal(name), place=f"({set_place(name)})")
 
 
 def history_teardown(name: str) -> list[str]:
@@ -38,7 +38,7 @@ def history_teardown(name: str) -> list[str]:
 def read_facts(session: Connection, set_name: str, ticks: Ticks, history: History) -> SourceFacts:
     """Read what a set holds of a process's history."""
     found = session.execute(
-        f"SELECT set_id::text, place, ({_set_place(set_name)}) FROM {quote(set_name)}.identity"
+        f"SELECT set_id::text, place, ({set_place(set_name)}) FROM {quote(set_name)}.identity"
     ).fetchone()
     assert found is not None
     base, behind = ticks.at_or_before(history.position), ticks.behind(history.position)
@@ -187,7 +187,7 @@ def has_history(session: Connection, set_name: str) -> bool:
 
 def is_in_place(session: Connection, set_name: str) -> bool:
     """Whether the set is where it was made, and not a copy of it."""
-    row = session.execute(f"SELECT place = ({_set_place(set_name)}) FROM {quote(set_name)}.identity").fetchone()
+    row = session.execute(f"SELECT place = ({set_place(set_name)}) FROM {quote(set_name)}.identity").fetchone()
     return bool(row and row[0])
 
 
@@ -200,7 +200,7 @@ def set_of(session: Connection, origin: CaptureOrigin) -> str | None:
     return str(row[0]) if row else None
 
 
-def _set_place(name: str) -> str:
+def set_place(name: str) -> str:
     """A query for where a set is: its database, and its schema, which a dump that is read in again makes anew."""
     return (
         f"SELECT pg_catalog.concat_ws('/', ({DATABASE_PLACE}), n.oid) FROM pg_catalog.pg_namespace n"

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from penstock.apply.ddl import Alteration, ShapedColumn, ShapedObject
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
+from penstock.dialects.postgres.logical import spelling
+from penstock.logical import LogicalType
+
+
+def in_own_words(wanted: Alteration) -> Alteration:
+    """Return an alteration whose columns have types of PostgreSQL's, where the source only says what they hold."""
+
+    def spelled(columns: Sequence[ShapedColumn]) -> tuple[ShapedColumn, ...]:
+        return tuple(
+            one if one.logical is None else replace(one, type=spelling(LogicalType.parse(one.logical)))
+            for one in columns
+        )
+
+    return replace(wanted, added=spelled(wanted.added), retyped=spelled(wanted.retyped))
 
 
 def alter_statements(name: TableName, left: Alteration, *, is_partitioned: bool) -> Iterator[tuple[str, Sequence[str]]]:

@@ -12,7 +12,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.errors import redacted_message
 from penstock.dialects.postgres.names import cut, too_long
-from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
+from penstock.dialects.postgres.target.alter_statements import alter_statements, in_own_words, rename_statements
 from penstock.dialects.postgres.target.error_entries import follow_columns, waiting_ddl
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, INHERITING, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.post_data_ddl import PostDataDdl
@@ -35,6 +35,7 @@ class DdlSession:
 
     def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """See `TargetSession.alter`."""
+        wanted = in_own_words(wanted)
         if wanted.is_drop:
             self.drop([table])
             return None

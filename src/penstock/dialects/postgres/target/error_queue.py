@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +11,12 @@ from psycopg.rows import DictRow, dict_row
 
 from penstock.apply.dependency_keys import fingerprint
 from penstock.apply.error_queue import (
+    EVERY_ENTRY,
     Actor,
     EntryAction,
     EntryOutcome,
+    EntryPlace,
+    EntrySelection,
     ErrorEntry,
     ErrorQueue,
     NoEntryError,
@@ -43,6 +45,10 @@ SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number,
 FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN penstock.error_change c
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
 WHERE e.process = %s
+"""
+
+_TABLES = """
+SELECT DISTINCT schema_name, table_name FROM penstock.error_change WHERE process = %s
 """
 
 
@@ -99,23 +105,38 @@ class PostgresErrorQueue(ErrorQueue):
         self._actor = actor or Actor.here()
         self._connection: Connection | None = None
 
-    def entries(self) -> Sequence[ErrorEntry]:
-        """Return all entries, in commit order."""
+    def entries(self, selection: EntrySelection = EVERY_ENTRY) -> Sequence[ErrorEntry]:
+        """Return the entries that are meant, in commit order. A page of many costs what its own entries cost."""
+        condition, values = _condition(selection)
+        # The last ones before a place are the first ones of the opposite order.
+        is_reversed = selection.before is not None
+        order = "e.commit_scn DESC, e.id DESC" if is_reversed else "e.commit_scn, e.id"
         with speaking("read the error queue", self._url):
-            rows = self._rows().execute(_ENTRY + " ORDER BY e.commit_scn, e.id", [self._process])
-            return [_entry(self._process, row) for row in rows]
-
-    def tables(self) -> Mapping[str, Collection[TableName]]:
-        """Return which tables each entry changes."""
-        found: dict[str, set[TableName]] = defaultdict(set)
-        with speaking("read the error queue", self._url):
-            rows = self._sql().execute(
-                "SELECT DISTINCT error_id, schema_name, table_name FROM penstock.error_change WHERE process = %s",
-                [self._process],
+            rows = self._rows().execute(
+                f"{_ENTRY}{condition} ORDER BY {order} LIMIT %s", [self._process, *values, selection.most]
             )
-            for number, schema, name in rows:
-                found[f"{self._process}.{number}"].add(TableName(schema, name))
-        return found
+            found = [_entry(self._process, row) for row in rows]
+        return found[::-1] if is_reversed else found
+
+    def count(self, selection: EntrySelection = EVERY_ENTRY) -> int:
+        """Return how many entries are meant."""
+        condition, values = _condition(selection)
+        with speaking("read the error queue", self._url):
+            row = (
+                self._sql()
+                .execute(
+                    f"SELECT count(*) FROM penstock.error e WHERE e.process = %s{condition}", [self._process, *values]
+                )
+                .fetchone()
+            )
+        assert row is not None
+        return int(row[0])
+
+    def tables(self) -> Collection[TableName]:
+        """Return the tables that the entries change."""
+        with speaking("read the error queue", self._url):
+            rows = self._sql().execute(_TABLES, [self._process])
+            return {TableName(schema, name) for schema, name in rows}
 
     def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
         """Return how many transactions hold changes of each table, or of its partitions."""
@@ -147,6 +168,16 @@ class PostgresErrorQueue(ErrorQueue):
         if found.rowcount == 0:
             raise self._unknown(entry_id)
         return f"{self._process}.{number}"
+
+    def places(self, entry_ids: Collection[str]) -> Mapping[str, EntryPlace]:
+        """Return where entries stand in commit order."""
+        numbers = [self._number(entry_id) for entry_id in entry_ids]
+        with speaking("read the error queue", self._url):
+            rows = self._sql().execute(
+                "SELECT commit_scn, id FROM penstock.error WHERE process = %s AND id = ANY (%s)",
+                [self._process, numbers],
+            )
+            return {f"{self._process}.{number}": EntryPlace(scn, number) for scn, number in rows}
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes."""
@@ -270,6 +301,33 @@ class PostgresErrorQueue(ErrorQueue):
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url, f"penstock {self._process} errors")
         return self._connection
+
+
+def _condition(selection: EntrySelection) -> tuple[str, list[Any]]:
+    """What selects entries `e`, as the end of a condition, and its values."""
+    parts: list[tuple[str, list[Any]]] = []
+    if selection.tables is not None:
+        named = list(selection.tables)
+        parts.append(
+            (
+                "EXISTS (SELECT FROM penstock.error_change t WHERE t.process = e.process AND t.error_id = e.id"
+                " AND (t.schema_name, t.table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[])))",
+                [[table.schema for table in named], [table.name for table in named]],
+            )
+        )
+    if selection.errors:
+        errors = list(selection.errors)
+        parts.append(("(e.error_number::text = ANY (%s) OR e.error_code = ANY (%s))", [errors, errors]))
+    if selection.since is not None:
+        parts.append(("e.created_at >= %s", [selection.since]))
+    if selection.until is not None:
+        parts.append(("e.created_at <= %s", [selection.until]))
+    if selection.text:
+        parts.append(("strpos(lower(e.error_message), lower(%s)) > 0", [selection.text]))
+    for sign, place in ((">", selection.after), ("<", selection.before)):
+        if place is not None:
+            parts.append((f"(e.commit_scn, e.id) {sign} (%s, %s)", [place.commit_scn, place.number]))
+    return "".join(f" AND {text}" for text, _ in parts), [value for _, values in parts for value in values]
 
 
 _MARKED_AT_ONCE = 200

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl_log import LoggedDdl
-from penstock.apply.detail import Detail
+from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
 from penstock.apply.target import Unfollowed
@@ -24,7 +24,7 @@ from penstock.dialects.postgres.target.blocked_keys import next_to_go_on
 from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
 from penstock.dialects.postgres.target.copy_ledger import PostgresCopyLedger
 from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
-from penstock.dialects.postgres.target.detail import detail
+from penstock.dialects.postgres.target.detail import detail, queued_counts
 from penstock.dialects.postgres.target.error_entries import WaitingDdl
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
@@ -331,6 +331,11 @@ class PostgresLedger(PostgresCopyLedger):
         """Return what the ledger tells beyond `state`."""
         with speaking("read the ledger", self._url):
             return detail(self._sql(), self._process)
+
+    def queued_counts(self, most: int) -> Sequence[QueuedCount]:
+        """Count the error queue by table, error and state; the `most` frequent ones."""
+        with speaking("read the error queue", self._url):
+            return queued_counts(self._sql(), self._process, most)
 
     def set_parameter(self, name: str, value: str | None) -> None:
         """Keep the text of a parameter; None forgets it."""

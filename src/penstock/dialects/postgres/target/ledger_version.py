@@ -26,6 +26,7 @@ _ADDED = {
     12: "messages in the error queue",
     13: "the handler of DDL in the view of processes",
     14: "a log of DDL that was carried out",
+    15: "the error queue in commit order, page by page",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

@@ -111,15 +111,15 @@ CREATE OR REPLACE VIEW {set}.unread_changes AS
   SELECT l.seq * 64 + g.n - 1 AS repl_key, l.xid, l.xid::text AS trans_key, upper(l.op::text) AS op, c AS shape,
     coalesce(c.schema_name, last.schema_name) AS schema_name, coalesce(c.table_name, last.table_name) AS table_name,
     CASE WHEN l.op NOT IN ('i', 'u', 'd') THEN l.before ELSE split_part(l.before, E'\n', g.n) END AS before, l.after,
-    l.op IN ('i', 'u', 'd') AS is_line
+    l.op IN ('i', 'u', 'd') AS is_line, w.version
   FROM {set}.log l
   LEFT JOIN {set}.xml_shape c ON c.relid = l.relid AND c.version = l.version
   LEFT JOIN LATERAL (
     SELECT s.schema_name, s.table_name FROM {set}.xml_shape s WHERE c.relid IS NULL AND s.relid = l.relid
     ORDER BY s.version DESC LIMIT 1
   ) last ON true
-  JOIN {set}.watch w ON w.relid = coalesce(c.root, l.relid) AND l.seq > w.from_seq
-    AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
+  JOIN {set}.watch w ON w.relid = coalesce(c.root, l.relid) AND (w.until_seq IS NULL OR l.seq <= w.until_seq)
+    AND (l.seq > w.from_seq OR l.seq > w.since_seq AND l.xid >= pg_snapshot_xmin(w.since) AND NOT pg_visible_in_snapshot(l.xid, w.since))
   CROSS JOIN LATERAL generate_series(1, greatest(l.changes, 1)) g (n)
   WHERE l.xid >= (SELECT below FROM {set}.read_to)
     AND CASE l.op WHEN 'A' THEN {set}.is_alteration(l.before) WHEN 'T' THEN true WHEN '!' THEN true WHEN 'M' THEN false
@@ -131,10 +131,11 @@ CREATE OR REPLACE VIEW {set}.unread_changes AS
 CREATE OR REPLACE VIEW {set}.unread WITH (security_barrier) AS
   SELECT * FROM {set}.unread_changes
   UNION ALL
-  SELECT a.seq * 64, a.xid, a.xid::text, '=' || a.action, NULL::{set}.xml_shape, a.schema_name, a.table_name, a.content, NULL, false
+  SELECT a.seq * 64, a.xid, a.xid::text, '=' || a.action, NULL::{set}.xml_shape, a.schema_name, a.table_name, a.content, NULL, false,
+    a.version
   FROM {set}.announced a WHERE NOT EXISTS (SELECT FROM {set}.acknowledged k WHERE k.repl_key = a.seq * 64);
 
--- Each column is worked out only for the rows that a reader gets.
+-- Each column is worked out only for the rows that a reader gets. `is_kept` is asked once, before any row, and refuses.
 CREATE OR REPLACE VIEW {items} AS
   SELECT u.repl_key, u.trans_key, current_database()::text AS dbid, u.table_name AS tablename, NULL::text AS guid,
     CASE u.op WHEN 'I' THEN 'INSERT' WHEN 'U' THEN 'UPDATE' WHEN 'D' THEN 'DELETE' WHEN 'T' THEN 'TRUNCATE'
@@ -152,11 +153,11 @@ CREATE OR REPLACE VIEW {items} AS
     CASE u.op
       WHEN 'U' THEN {set}.xml_image(u.shape, CASE WHEN u.is_line THEN split_part(u.before, E'\t', 1) ELSE u.before END, NULL, false)
       WHEN 'D' THEN {set}.xml_image(u.shape, u.before, NULL, false) END AS oldcontent,
-    '0.0'::text AS version
-  FROM {set}.unread u;
+    u.version
+  FROM {set}.unread u WHERE {set}.is_kept();
 COMMENT ON VIEW {items} IS {comment};
 
-GRANT EXECUTE ON FUNCTION {set}.xml_image({set}.xml_shape, text, text, bool), {set}.is_alteration(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION {set}.xml_image({set}.xml_shape, text, text, bool), {set}.is_alteration(text), {set}.is_kept() TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION {set}.acknowledge() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -22,11 +22,15 @@ CREATE TABLE IF NOT EXISTS {set}.watched (
   is_watched bool NOT NULL DEFAULT true,
   PRIMARY KEY (catalog_name, schema_name, table_name)
 );
+ALTER TABLE {set}.watched ADD COLUMN IF NOT EXISTS copy_asked bigint;
 CREATE UNIQUE INDEX IF NOT EXISTS watched_relid ON {set}.watched (relid) WHERE is_watched;
 COMMENT ON TABLE {set}.watched IS 'the rows of TABLES';
+ALTER TABLE {set}.watched ADD COLUMN IF NOT EXISTS create_seq bigint;
+COMMENT ON COLUMN {set}.watched.create_seq IS 'the CREATE that readers have to take before what they have of the table is right again';
 COMMENT ON COLUMN {set}.watched.relid IS 'the table that it means; null or gone: one that does not exist yet';
 COMMENT ON COLUMN {set}.watched.by_role IS 'the role that inserted it; null: setup';
 COMMENT ON COLUMN {set}.watched.is_captured_here IS 'the pipeline file does not ask for its capture';
+COMMENT ON COLUMN {set}.watched.copy_asked IS 'a number of each time that its rows are to be published anew; null: a run knows of it';
 COMMENT ON COLUMN {set}.watched.is_watched IS 'false: a user deleted the row, so setup does not add it again';
 
 CREATE TABLE IF NOT EXISTS {set}.watch (
@@ -35,7 +39,10 @@ CREATE TABLE IF NOT EXISTS {set}.watch (
   until_seq bigint,
   actions text NOT NULL
 );
+ALTER TABLE {set}.watch ADD COLUMN IF NOT EXISTS version text NOT NULL DEFAULT '0.0',
+  ADD COLUMN IF NOT EXISTS since pg_snapshot, ADD COLUMN IF NOT EXISTS since_seq bigint;
 COMMENT ON TABLE {set}.watch IS 'the changes of a table that ITEMS shows, by their numbers in the log';
+COMMENT ON COLUMN {set}.watch.since IS 'transactions that were open when the watch began are shown whole: from since_seq on';
 
 -- Each change has a number of its own, also where up to 64 of a statement are one row of the log.
 CREATE TABLE IF NOT EXISTS {set}.acknowledged (repl_key bigint PRIMARY KEY, xid xid8 NOT NULL);
@@ -47,10 +54,20 @@ CREATE TABLE IF NOT EXISTS {set}.read_to (
   below xid8 NOT NULL DEFAULT '0'
 );
 INSERT INTO {set}.read_to DEFAULT VALUES ON CONFLICT DO NOTHING;
+ALTER TABLE {set}.read_to ADD COLUMN IF NOT EXISTS given_up_at timestamptz, ADD COLUMN IF NOT EXISTS given_up_from xid8;
+COMMENT ON COLUMN {set}.read_to.given_up_from IS 'readers may miss rows of transactions from this one on: the log was kept for them no more';
 COMMENT ON TABLE {set}.read_to IS 'all of the transactions below it is acknowledged, though the log may be kept for others';
 
 CREATE TABLE IF NOT EXISTS {set}.acknowledging (xid xid8 PRIMARY KEY);
 COMMENT ON TABLE {set}.acknowledging IS 'transactions that delete from ITEMS; they free the log when they commit';
+
+-- Readers delete transaction by transaction, by a text; without it, each DELETE reads all that waits. In a block: CREATE INDEX
+-- would wait for those who write, only to find that there is nothing to do.
+DO $$ BEGIN
+  IF to_regclass('{set}.log_trans_key') IS NULL THEN
+    CREATE INDEX log_trans_key ON {set}.log ((xid::text));
+  END IF;
+END $$;
 
 CREATE TABLE IF NOT EXISTS {set}.announced (
   xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
@@ -60,6 +77,8 @@ CREATE TABLE IF NOT EXISTS {set}.announced (
   table_name text,
   content text
 );
+ALTER TABLE {set}.announced ADD COLUMN IF NOT EXISTS version text NOT NULL DEFAULT '0.0';
+ALTER TABLE {set}.announced ALTER COLUMN version SET DEFAULT {version};
 COMMENT ON TABLE {set}.announced IS 'rows of ITEMS that are no change of a row: CREATE, statement';
 
 CREATE TABLE IF NOT EXISTS {set}.xml_shape (
@@ -84,8 +103,4 @@ CREATE TABLE IF NOT EXISTS {set}.debug_table (repl_key bigint, line varchar(255)
 CREATE TABLE IF NOT EXISTS {set}.longs_table (repl_key bigint PRIMARY KEY, content text);
 
 CREATE SEQUENCE IF NOT EXISTS {sequence} AS bigint MINVALUE 1 MAXVALUE 1000000000 CYCLE;
-
-INSERT INTO {set}.consumer (id, name, target, scn)
-SELECT 'documented', {items_name}, {schema_name}, max(scn) FROM {set}.tick
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, target = excluded.target;
 COMMENT ON SEQUENCE {sequence} IS {comment};

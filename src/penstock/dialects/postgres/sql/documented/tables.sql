@@ -14,8 +14,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   ORDER BY n.nspname = s.name DESC, c.relname = table_named.table_name DESC LIMIT 1
 $$;
 
--- OK: the changes of the table are captured. REMOVE: its capture triggers are gone, or switched off. CREATING: there is
--- no such table yet, or the capture did not begin.
+-- OK: the changes of the table are captured. REMOVE: its capture triggers are gone, or switched off, or the log is kept for
+-- readers of ITEMS no more. CREATING: there is no such table yet, the capture did not begin, or it began anew, and no reader
+-- has taken the CREATE that says so.
 CREATE OR REPLACE FUNCTION {set}.watch_status(rel oid) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
@@ -23,8 +24,11 @@ DECLARE
 BEGIN
   RETURN CASE
     WHEN last IS NULL OR last.mode = 'detached' OR NOT EXISTS (SELECT FROM pg_class WHERE oid = rel) THEN 'CREATING'
-    WHEN {set}.has_triggers(rel, last.mode) THEN 'OK'
-    ELSE 'REMOVE' END;
+    WHEN NOT {set}.has_triggers(rel, last.mode) THEN 'REMOVE'
+    WHEN NOT EXISTS (SELECT FROM {set}.consumer WHERE id = 'documented') THEN 'REMOVE'
+    WHEN EXISTS (SELECT FROM {set}.watched w JOIN {set}.announced a ON a.seq = w.create_seq WHERE w.relid = rel AND w.is_watched
+      AND NOT EXISTS (SELECT FROM {set}.acknowledged k WHERE k.repl_key = a.seq * 64)) THEN 'CREATING'
+    ELSE 'OK' END;
 END $$;
 GRANT EXECUTE ON FUNCTION {set}.watch_status(oid) TO PUBLIC;
 
@@ -47,10 +51,23 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   UPDATE {set}.watch SET until_seq = nextval({seq}) WHERE relid = rel AND until_seq IS NULL
 $$;
 
+-- What is open now may have written to the table already, and commits when a reader has seen what the table contains: so it
+-- is shown whole, except for what an earlier watch shows.
 CREATE OR REPLACE FUNCTION {set}.open_watch(rel oid, actions text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-  INSERT INTO {set}.watch (relid, from_seq, actions) SELECT rel, nextval({seq}), coalesce(open_watch.actions, 'IUD')
+  INSERT INTO {set}.watch (relid, from_seq, actions, version, since, since_seq)
+  SELECT rel, nextval({seq}), coalesce(open_watch.actions, 'IUD'), {version}, pg_current_snapshot(),
+    coalesce((SELECT max(w.until_seq) FROM {set}.watch w WHERE w.relid = rel), 0)
   WHERE NOT EXISTS (SELECT FROM {set}.watch w WHERE w.relid = rel AND w.until_seq IS NULL)
+$$;
+
+-- Watch with other actions, or as another version, from one number on: between two numbers a writer could draw one.
+CREATE OR REPLACE FUNCTION {set}.change_watch(rel oid, actions text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  WITH closed AS (
+    UPDATE {set}.watch SET until_seq = nextval({seq}) WHERE relid = rel AND until_seq IS NULL RETURNING until_seq)
+  INSERT INTO {set}.watch (relid, from_seq, actions, version)
+  SELECT rel, until_seq, coalesce(change_watch.actions, 'IUD'), {version} FROM closed
 $$;
 
 CREATE OR REPLACE FUNCTION {set}.announce(action text, rel oid, content text DEFAULT NULL) RETURNS void
@@ -58,6 +75,12 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   INSERT INTO {set}.announced (action, schema_name, table_name, content)
   SELECT announce.action, n.nspname, c.relname, announce.content
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
+$$;
+
+-- Have a pipeline that publishes send what a watched table contains once more. Its run looks here.
+CREATE OR REPLACE FUNCTION {set}.ask_for_copy(rel oid) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE {set}.watched SET copy_asked = nextval({seq}) WHERE relid = rel AND is_watched
 $$;
 
 -- Have the event triggers of the set leave alone what it does itself; returns what the setting was. No function is made
@@ -176,7 +199,7 @@ BEGIN
   VALUES (given.catalogname, given.schemaname, given.tablename, wanted, given.repl_key, given.trigger_name, given.debug, rel, role);
   IF rel IS NOT NULL THEN
     UPDATE {set}.watched w SET is_captured_here = {set}.begin_watch(rel, wanted) WHERE w.relid = rel AND w.is_watched;
-    PERFORM {set}.announce('CREATE', rel), {set}.set_debugging(rel, given.debug);
+    PERFORM {set}.announce('CREATE', rel), {set}.ask_for_copy(rel), {set}.set_debugging(rel, given.debug);
   END IF;
   given.actions := wanted;
   given.status := {set}.watch_status(rel);
@@ -221,7 +244,8 @@ BEGIN
   ELSE
     NEW.actions := upper(btrim(NEW.actions::text));
     UPDATE {set}.watched w SET actions = NEW.actions::text, repl_key = NEW.repl_key, trigger_name = NEW.trigger_name,
-      debug = coalesce(NEW.debug, 0)
+      debug = coalesce(NEW.debug, 0),
+      create_seq = CASE WHEN NEW.status IS DISTINCT FROM 'OK' THEN create_seq END
     WHERE w.is_watched AND (w.catalog_name, w.schema_name, w.table_name) = (OLD.catalogname, OLD.schemaname, OLD.tablename)
     RETURNING * INTO changed;
     IF NOT FOUND THEN
@@ -229,11 +253,15 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM pg_class WHERE oid = changed.relid) THEN
       IF NEW.actions IS DISTINCT FROM OLD.actions THEN
-        PERFORM {set}.close_watch(changed.relid), {set}.open_watch(changed.relid, changed.actions);
+        PERFORM {set}.change_watch(changed.relid, changed.actions), {set}.open_watch(changed.relid, changed.actions);
       END IF;
       -- Any status but OK asks for the capture to be made again.
       IF NEW.status IS DISTINCT FROM OLD.status AND NEW.status IS DISTINCT FROM 'OK' OR OLD.status = 'REMOVE' THEN
         PERFORM {set}.begin_watch(changed.relid, changed.actions);
+      END IF;
+      -- This one also asks for the table to be sent anew, as when its row was inserted.
+      IF NEW.status IS DISTINCT FROM OLD.status AND NEW.status = 'CREATING' THEN
+        PERFORM {set}.announce('CREATE', changed.relid), {set}.ask_for_copy(changed.relid);
       END IF;
       PERFORM {set}.set_debugging(changed.relid, changed.debug) WHERE NEW.debug IS DISTINCT FROM OLD.debug;
     END IF;
@@ -247,7 +275,7 @@ CREATE OR REPLACE TRIGGER a_check INSTEAD OF INSERT OR UPDATE OR DELETE ON {tabl
 CREATE OR REPLACE TRIGGER b_change INSTEAD OF INSERT OR UPDATE OR DELETE ON {tables}
   FOR EACH ROW EXECUTE FUNCTION {set}.change_watched();
 
--- For setup: a table of the pipeline file is listed, unless a user has taken it out.
+-- For setup: a table of the pipeline file is listed, unless a user has taken it out, and readers get a CREATE for it.
 CREATE OR REPLACE FUNCTION {set}.list_table(rel oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
@@ -262,7 +290,7 @@ BEGIN
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
   -- A table of that name that was dropped since.
   ON CONFLICT (catalog_name, schema_name, table_name) DO UPDATE SET relid = excluded.relid, is_captured_here = false;
-  PERFORM {set}.begin_watch(rel, w.actions), {set}.set_debugging(rel, w.debug) FROM {set}.watched w
+  PERFORM {set}.begin_watch(rel, w.actions), {set}.set_debugging(rel, w.debug), {set}.announce('CREATE', rel) FROM {set}.watched w
   WHERE w.relid = rel AND w.is_watched;
   PERFORM {set}.copy_structure();
 END $$;

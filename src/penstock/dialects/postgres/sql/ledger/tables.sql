@@ -152,6 +152,7 @@ CREATE TABLE penstock.error (
   marked_by bigint,
   PRIMARY KEY (process, id)
 );
+CREATE INDEX error_order ON penstock.error (process, commit_scn, id);
 COMMENT ON TABLE penstock.error IS 'the error queue: transactions that could not be applied';
 COMMENT ON COLUMN penstock.error.message_number IS 'the change that failed, counted from 1; 0 when it was none of them';
 COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';

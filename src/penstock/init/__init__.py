@@ -1,0 +1,1 @@
+"""Writes the first pipeline file of two databases. See README.md."""

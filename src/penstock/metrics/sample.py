@@ -1,0 +1,66 @@
+"""One look at a pipeline, as its metrics are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.apply.detail import QueuedCount
+from penstock.config import PipelineConfig
+from penstock.errors import PenstockError
+from penstock.pipeline.status import Status
+
+
+class Asked(Protocol):
+    """A pipeline as far as it is looked at: one that applies, or one that publishes."""
+
+    config: PipelineConfig
+
+    def status(self) -> Status:
+        """Say where the pipeline stands."""
+
+    def queued_counts(self) -> Sequence[QueuedCount]:
+        """Count what the error queue holds."""
+
+
+@dataclass(frozen=True)
+class PipelineSample:
+    """What a look at a pipeline has found.
+
+    Attributes:
+        status: None where nothing can be asked, because the target is out of reach.
+        queued: The error queue by table and error; empty where nobody asked.
+        sampled_at: When the look ended, as a Unix time.
+        took_s: How long it took.
+    """
+
+    pipeline: str
+    status: Status | None
+    queued: Sequence[QueuedCount] = ()
+    sampled_at: float = field(default_factory=time.time)
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, status: Status, queued: Sequence[QueuedCount] = ()) -> PipelineSample:
+        """A look that somebody else has taken, such as the page."""
+        return cls(status.pipeline, status, queued)
+
+
+def sample(pipeline: Asked) -> PipelineSample:
+    """Look at a pipeline, over connections of its own; a server out of reach makes a sample that says so.
+
+    Both databases are asked, so it takes some milliseconds, and up to a connection's timeout.
+    """
+    began = time.monotonic()
+    status: Status | None = None
+    queued: Sequence[QueuedCount] = ()
+    try:
+        status = pipeline.status()
+        # An empty queue needs no second look.
+        queued = pipeline.queued_counts() if status.errors or status.held else ()
+    except PenstockError:
+        # `penstock_target_up 0` is how a metric says it; `penstock status` says why.
+        pass
+    return PipelineSample(pipeline.config.name, status, queued, took_s=time.monotonic() - began)

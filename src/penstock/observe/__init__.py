@@ -1,0 +1,1 @@
+"""Traces and lineage of runs, for OpenTelemetry and OpenLineage; off unless asked for. Needs the extra `observe`."""
