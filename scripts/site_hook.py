@@ -18,30 +18,9 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 BESIDE_CODE = "code"
-# Pages that the list of pages has a place for, and that may not be there yet.
-AWAITED = {"deploying.md", "web.md", "monitoring.md"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<to>(?![a-z]+:|#)[^)\s]+)\)")
 # A code span or a fenced block is matched first, and stays as it is.
 CODE_OR_LINK = re.compile(rf"(?P<code>^(?P<fence>```+).*?^(?P=fence)|`[^`\n]*`(?!\]))|{LINK.pattern}", re.M | re.S)
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take pages out of the list that are awaited and not there yet."""
-    config.nav = present(config.nav, AWAITED - {path.name for path in (ROOT / "docs").glob("*.md")})
-    return config
-
-
-def present(nav: Any, missing: set[str]) -> Any:
-    """A list of pages, or a part of one, without those that are missing."""
-    if isinstance(nav, list):
-        return [present(one, missing) for one in nav if not (isinstance(one, dict) and missing & _pages(one))]
-    if isinstance(nav, dict):
-        return {title: present(below, missing) for title, below in nav.items()}
-    return nav
-
-
-def _pages(entry: dict[str, Any]) -> set[str]:
-    return {page for page in entry.values() if isinstance(page, str)}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -77,15 +77,6 @@ def hook() -> ModuleType:
     return module
 
 
-def test_a_page_that_is_awaited_is_left_out_of_the_list_until_it_is_there(hook: ModuleType) -> None:
-    nav = [{"Home": "index.md"}, {"How to": [{"Web": "web.md"}, {"Tasks": [{"Deploy": "deploying.md"}, "cli.md"]}]}]
-    assert hook.present(nav, {"web.md", "deploying.md"}) == [
-        {"Home": "index.md"},
-        {"How to": [{"Tasks": ["cli.md"]}]},
-    ]
-    assert hook.present(nav, set()) == nav
-
-
 def test_links_lead_to_where_the_site_has_their_aims(hook: ModuleType) -> None:
     there = {"cli.md", "adr/index.md", "code/src/a/README.md", "index.md", "p.svg"}
 
