@@ -78,7 +78,7 @@ def test_the_sql_that_prepares_both_roles_leaves_no_grant_to_be_wished_for(
         assert terminal.run(command).strip() == ""
     terminal.environment |= {"SHOP_URL": "postgresql://penstock@/shop", "COPY_URL": "postgresql://penstock@/copy"}
 
-    plan = terminal.run("penstock plan; echo exit code $?")
+    plan = terminal.run("penstock plan --detail; echo exit code $?")
 
     assert "capture table public.later" in plan
     assert "missing" not in plan
