@@ -13,7 +13,7 @@ BASE ?= main
 SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: screenshots help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus clean
+.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus docs docs-serve screenshots clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ wheel: $(STAMP) ## build the wheel, and install it and the commit as users do, i
 
 bench: $(STAMP) java ## beside PostgreSQL's own replication: make bench WORKLOADS="mixed hot" ROUNDS=1
 	@$(BIN)/python -m bench $(WORKLOADS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH_ARGS)
+
+docs: $(STAMP) ## build the documentation as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+
+docs-serve: $(STAMP) ## show the documentation at http://127.0.0.1:8000, anew with each change of a page
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
 screenshots: $(STAMP) java chromium ## make the pictures of the page for docs/web.md anew
 	@$(BIN)/python scripts/screenshots.py

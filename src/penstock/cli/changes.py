@@ -32,21 +32,16 @@ def changes(
     """Print what an archive of change files holds, transaction by transaction, row values included."""
     from penstock.archive import Archive
     from penstock.patterns import TablePattern
-    from penstock.sources.change_files.reader import only_tables
-    from penstock.sources.change_files.span import Bound, find_span, read_span
+    from penstock.sources.change_files.read import read_archive
     from penstock.storage import open_storage
 
     patterns = [TablePattern.parse(text) for text in table or ()]
-    begin = None if since is None else Bound.parse(since, option="--from")
-    end = None if until is None else Bound.parse(until, option="--until")
-    archive = Archive(open_storage(path))
     show = print_lines if json else Printer().show
     found = 0
-    for batch in read_span(archive, find_span(archive, begin, end)):
-        meant = only_tables(batch, lambda table: not patterns or any(p.matches(table) for p in patterns))
-        found += meant.num_rows
-        show(meant)
-    for note in _notes(archive, patterns, found=found):
+    for batch in read_archive(path, since, until, table or (), options=("--from", "--until")).batches():
+        found += batch.num_rows
+        show(batch)
+    for note in _notes(Archive(open_storage(path)), patterns, found=found):
         warn(f"note: {printable(note)}")
 
 

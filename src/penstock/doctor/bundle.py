@@ -23,7 +23,7 @@ from penstock.pipeline.status import Status
 from penstock.wiring import open_pipeline, url_secrets
 
 _README = """\
-Made by `penstock doctor --bundle FILE` for a bug report.
+Made by `penstock doctor --bundle FILE.zip` for a bug report.
 
 Inside: what doctor found, where the pipeline stands, what setup would do (without its SQL), the pipeline file with its
 secrets masked, versions, how many transactions failed with which error, and the names and types of tables and columns.

@@ -9,13 +9,16 @@ import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
+from typing import TypeAlias
 
+from penstock import html
 from penstock.alerts.alerts import Alerts
 from penstock.alerts.receivers import receiver_of
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener, RunObserver
 from penstock.apply.progress import Progress
 from penstock.change import TableName
+from penstock.change_table import RecordedChanges
 from penstock.config import PipelineConfig
 from penstock.database import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.dialects.sessions import LockWatch
@@ -32,6 +35,8 @@ from penstock.pipeline.observers import Observed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report
 from penstock.pipeline.running import Run
+from penstock.pipeline.samples import Plot, StatusSamples
+from penstock.pipeline.status import Status
 from penstock.pipeline.transformed import untransformed
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
@@ -39,6 +44,8 @@ from penstock.schema import TableSchema
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion, root_versions, roots
 from penstock.text import are, count, were
+
+ReadsChanges: TypeAlias = Callable[[str | None, str | None, Sequence[str]], RecordedChanges]
 
 
 class Capturing:
@@ -71,6 +78,62 @@ class Capturing:
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
         self._uncaptured: set[TableName] = set()
+        self.reads_changes: ReadsChanges | None = None
+        """Reads the archive that the pipeline publishes to, or captures from; None where it has none."""
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Where changes come from and where they go, named without secrets."""
+        raise NotImplementedError
+
+    def status(self) -> Status:
+        """Say where the pipeline stands."""
+        raise NotImplementedError
+
+    def changes(
+        self, since: str | int | None = None, until: str | int | None = None, *, tables: Sequence[str] = ()
+    ) -> RecordedChanges:
+        """The changes of the archive that this pipeline publishes to, or captures from; read when they are asked for.
+
+        Args:
+            since: The first transaction, as `penstock changes --from` takes it: a position, or a time of commit.
+            until: The last one, in the same way.
+            tables: Patterns of tables; all without one.
+
+        Raises:
+            OperatorError: The pipeline has no archive.
+            ConfigError: A bound or a pattern cannot be read.
+        """
+        if self.reads_changes is None:
+            raise OperatorError(
+                f"pipeline {self.config.name} keeps no archive of changes",
+                do="read one that a pipeline publishes by publish.to files; `errors().show(id)` has the changes of a"
+                " transaction that failed",
+            )
+        begin, end = (None if bound is None else str(bound) for bound in (since, until))
+        return self.reads_changes(begin, end, tuple(tables))
+
+    def watch(self, *, every_s: float = 1.0) -> StatusSamples:
+        """Samples of the status, to draw: `with pipeline.watch() as samples: ...`, or `watch().take_for(10)`."""
+        return StatusSamples(self.status, every_s=every_s)
+
+    def plot_lag(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Plot:
+        """Draw the lag over time, of samples or of the next seconds.
+
+        Raises:
+            OperatorError: matplotlib is not installed.
+        """
+        return (samples or self.watch().take_for(for_s)).plot_lag()
+
+    def plot_throughput(self, samples: StatusSamples | None = None, *, for_s: float = 10) -> Plot:
+        """Draw the changes that are applied a second; as `plot_lag`."""
+        return (samples or self.watch().take_for(for_s)).plot_throughput()
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it; nothing is connected to."""
+        name = "publishes" if self.config.publish is not None else "applies"
+        tables = ", ".join(self.config.capture.tables)
+        return html.facts([("pipeline", f"{self.config.name}, {name}"), *self.places.items(), ("tables", tables)])
 
     def run(
         self,

@@ -10,6 +10,7 @@ from penstock.apply.entry_rows import CurrentRow, stand
 from penstock.apply.error_queue import EntryPlace, EntrySelection, ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern
+from penstock.pipeline.shown import entries_html, entry_html
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class ShownEntry:
     entry: ErrorEntry
     transaction: Transaction
     current_rows: Sequence[CurrentRow]
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with row values, which is what was asked for."""
+        return entry_html(self.entry, self.current_rows)
 
 
 class Errors:
@@ -90,6 +95,10 @@ class Errors:
     def count(self, wanted: ErrorFilter = ErrorFilter()) -> int:
         """Return how many entries are meant."""
         return self._queue.count(self._selection(wanted))
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the queue: without row values."""
+        return entries_html(self.entries())
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.

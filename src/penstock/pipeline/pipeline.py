@@ -98,6 +98,11 @@ class Pipeline(Capturing):
         self._lacking = Lacking(self._ends)
         self._new_tables = NewTables(self._ends, self._set_up_new)
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The source and the target."""
+        return {"source": self._source.label, "target": self._target.label}
+
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
         plan = self._planner.plan(adopt=adopt, capture_fault=self.set_fault)

@@ -43,6 +43,12 @@ class Plan:
         """Whether nothing is in the way."""
         return not any(side.faults or side.grants for side in (self.source, self.target))
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from penstock.pipeline.shown import plan_html
+
+        return plan_html(self)
+
     @property
     def in_the_way(self) -> Mapping[TableName, Sequence[PenstockError]]:
         """What keeps single tables from being set up; not what is in the way of all of them."""

@@ -65,6 +65,11 @@ class Publication(Capturing):
         self._sink = sink
 
     @property
+    def places(self) -> Mapping[str, str]:
+        """The source and what is published to."""
+        return {"source": self._source.label, "published to": self._sink.label}
+
+    @property
     def shown_by(self) -> str:
         """What shows what was published."""
         return self._sink.words.shown

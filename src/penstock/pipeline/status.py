@@ -95,6 +95,12 @@ class Status:
         """How many transactions are not applied, though `consistent_at` may be later than they are."""
         return self.errors + self.held
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from penstock.pipeline.shown import status_html
+
+        return status_html(self)
+
     def to_json(self) -> dict[str, Any]:
         """The status as plain data; an interface, see docs/cli.md."""
         plain = asdict(self)

@@ -28,6 +28,7 @@ from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError
 from penstock.examination import Examination
 from penstock.external_values import ValueStore
+from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.pipeline.connectors import (
     DatabaseSource,
@@ -41,6 +42,7 @@ from penstock.pipeline.transformed import TransformedDatabase, TransformedRecord
 from penstock.rules.ruleset import RuleSet
 from penstock.sinks.xds.folder import XdsFolder
 from penstock.sinks.xds.publication import EventLogPublication
+from penstock.sources.change_files.read import read_archive
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.spark_source import Db2LogSource
@@ -141,6 +143,21 @@ def referring_url(kind: str, url: str, prefix: str) -> tuple[str, Mapping[str, s
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
     """Put a pipeline file to work; nothing is connected to yet. Spark starts at once where Java was begun for it."""
+    pipeline = _opened(config, java)
+    path = _archive_path(config)
+    if path is not None:
+        pipeline.reads_changes = partial(read_archive, path)
+    return pipeline
+
+
+def _archive_path(config: PipelineConfig) -> str | None:
+    """The archive that a pipeline publishes to, or captures from; None if it has none."""
+    if config.publish is not None and config.publish.form in set(Encoding):
+        return config.publish.path
+    return config.capture.path if config.capture.source == "change_files" else None
+
+
+def _opened(config: PipelineConfig, java: Java | None) -> Pipeline | Publication:
     spark = _spark(config, java)
     if java is not None:
         spark.begin()

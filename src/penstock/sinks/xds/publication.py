@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,6 +66,11 @@ class EventLogPublication(Publication):
         self._publish = config.publish
         self._documents = documents
         self._channel = channel
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The event log and where its documents go."""
+        return {"source": self._source.label, "published to": self._documents.label}
 
     @property
     def shown_by(self) -> str:
