@@ -175,6 +175,7 @@ def advice(what: str, said: Iterable[Message], notes: Mapping[str, str], area: s
         if what.startswith(words):
             return note
     own = list(dict.fromkeys(do for message in said if len(do := message.do.strip(f"{VALUE}:;., ")) > 1))
+    own = [re.sub(r"^(pip install \S+)$", r"run `\1`", do) for do in own]
     if own:
         # A server's reason decides which of several it is.
         return "; or: ".join(own)[0].upper() + "; or: ".join(own)[1:] + "."

@@ -66,8 +66,8 @@ def test_the_image_runs_as_an_ordinary_user_and_says_whether_it_is_well() -> Non
     assert f"--uid {by_name['USER']}" in CONTAINERFILE
     check = json.loads(by_name["HEALTHCHECK"].partition("CMD ")[2])
     assert check[:3] == ["penstock", "status", "--json"]
-    assert not complaint_of(check[1:])
-    assert not complaint_of(json.loads(by_name["CMD"]))
+    assert not complaint_of(tuple(check[1:]))
+    assert not complaint_of(tuple(json.loads(by_name["CMD"])))
     (module,) = re.findall(r"python -m (penstock[\w.]+)", CONTAINERFILE)
     assert find_spec(module) is not None
     extras = re.findall(r'"\.\[([\w,]+)\]"', CONTAINERFILE)[0].split(",")
@@ -131,7 +131,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 def test_the_unit_restarts_what_may_pass_and_nothing_else() -> None:
     text = UNIT.read_text(encoding="utf-8")
     (start,) = re.findall(r"^ExecStart=/opt/penstock/bin/penstock (.*)$", text, re.M)
-    assert not complaint_of(start.split())
+    assert not complaint_of(tuple(start.split()))
     assert f"RestartForceExitStatus={RetryableError.exit_code}" in text
     assert f"RestartPreventExitStatus={ConfigError.exit_code}" in text
 
@@ -151,11 +151,11 @@ def test_a_manifest_deploys_one_run_of_a_pipeline_file_that_is_one(path: Path) -
     assert pod["terminationGracePeriodSeconds"] > 20
     volumes = {volume["name"] for volume in pod["volumes"]}
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
-        assert not complaint_of(container["args"])
+        assert not complaint_of(tuple(container["args"]))
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
         assert container["envFrom"] == [{"secretRef": {"name": "penstock-shop"}}]
     (run,) = pod["containers"]
-    assert not complaint_of(run["readinessProbe"]["exec"]["command"][1:])
+    assert not complaint_of(tuple(run["readinessProbe"]["exec"]["command"][1:]))
     assert "livenessProbe" not in run
     if config.spark:
         settings = config.spark_settings
