@@ -138,9 +138,7 @@ class KnownTables:
             begun = min((scn for scn in self._begins.get(table, [START]) if scn > position), default=START)
         first = self._began_as.get((table, begun))
         found = self.book.created.get(table, ())
-        passed = [
-            one for scn, one in found if self._effect(table, scn) <= position and (first is None or scn > begun)
-        ]
+        passed = [one for scn, one in found if self._effect(table, scn) <= position and (first is None or scn > begun)]
         if passed:
             return passed[-1]
         if first is not None:
