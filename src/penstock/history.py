@@ -83,6 +83,7 @@ class ConsumerState:
         transactions, size_bytes: What is kept behind that.
         oldest_at: When the oldest change that is kept was made; None where none is.
         seen_at: When it last moved, or said that there is nothing for it.
+        announced: Rows that wait for it beside the log, such as that a table is to be read whole.
     """
 
     consumer: Consumer
@@ -91,6 +92,7 @@ class ConsumerState:
     size_bytes: int
     oldest_at: datetime | None
     seen_at: datetime
+    announced: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,13 @@ class LogHold:
         size_bytes: What its files take.
         consumers: Those that it is kept for, the furthest behind first; none where there is none.
         open: Transactions open for minutes, the oldest first.
+        attention: What a person has to mend, a line each.
     """
 
     size_bytes: int = 0
     consumers: Sequence[ConsumerState] = ()
     open: Sequence[OpenTransaction] = ()
+    attention: Sequence[str] = ()
 
 
 NOTHING_HELD = LogHold()

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.cli.status import held_back
 from tests.lab import Lab
 from tests.stories.test_documented import col, documented, items
 
@@ -54,6 +55,27 @@ def test_readers_who_are_no_consumer_any_more_are_refused(lab: Lab, statement: s
     assert f"rows of repl_items may be missing from TRANS_KEY {key} on: since 20" in str(error)
     assert "penstock setup" in (error.diag.message_hint or "")
     assert status(lab) == [("t", "REMOVE")]
+
+
+def test_status_names_readers_who_were_given_up_until_setup_begins_them_anew(lab: Lab) -> None:
+    documented(lab, TABLE + "; CREATE TABLE u (id int)")
+    pipeline = lab.pipeline(["*.*"])
+    assert pipeline.status().attention == []
+
+    pipeline.remove_consumer("repl_items")
+
+    (line,) = pipeline.status().attention
+    assert line.startswith("the log is kept for readers of public.repl_items no more since 20")
+    assert "`penstock setup` begins them anew" in line
+    pipeline.setup()
+    status = pipeline.status()
+    assert status.attention == []
+    (readers,) = [one for one in status.consumers if one.consumer.name == "repl_items"]
+    # They have a CREATE of each table to take, which no log holds.
+    assert (readers.transactions, readers.announced) == (0, 2)
+    assert "0 transactions and 2 rows beside the log" in held_back(readers, own_id="")
+    lab.source.execute("DELETE FROM REPL_ITEMS WHERE TABLENAME = 'u'")
+    assert [one.announced for one in pipeline.status().consumers if one.consumer.name == "repl_items"] == [1]
 
 
 def test_an_empty_queue_that_is_given_up_names_the_transactions_to_come(lab: Lab) -> None:

@@ -206,10 +206,33 @@ def test_a_table_of_the_pipeline_file_stays_captured_for_its_run_and_setup_does_
 def test_a_row_twice_is_refused(lab: Lab) -> None:
     setup(lab)
 
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        watch(lab.source, "t", schema="public")
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        watch(lab.source, "T", schema="PUBLIC")
+    for name, schema in (("t", "public"), ("T", "PUBLIC"), ("t", " ")):
+        with pytest.raises(
+            psycopg.errors.UniqueViolation, match=r"table public\.t is in repl_tables already"
+        ) as refused:
+            watch(lab.source, name, schema=schema)
+        assert "Change its row instead" in (refused.value.diag.message_hint or "")
+    # One that does not exist yet is known by its name.
+    watch(lab.source, "later", schema="public")
+    with pytest.raises(psycopg.errors.UniqueViolation, match=r"table public\.later is in repl_tables already"):
+        watch(lab.source, "later", schema="public")
+
+
+@pytest.mark.parametrize(
+    "statement", ["INSERT INTO REPL_ITEMS (REPL_KEY) VALUES (1)", "UPDATE REPL_ITEMS SET CONTENT = ''"]
+)
+def test_items_is_written_by_the_capture_alone(lab: Lab, statement: str) -> None:
+    setup(lab)
+    lab.source.execute("INSERT INTO t VALUES (1)")
+
+    with pytest.raises(
+        psycopg.errors.ObjectNotInPrerequisiteState,
+        match="rows of repl_items come from the capture: only DELETE is possible",
+    ):
+        lab.source.execute(statement)
+
+    lab.source.execute("DELETE FROM REPL_ITEMS")
+    assert lab.pipeline().plan().source.steps == []
 
 
 def test_a_partition_goes_with_its_table(lab: Lab) -> None:

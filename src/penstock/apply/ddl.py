@@ -374,9 +374,10 @@ def pending(wanted: Alteration, table: TableSchema) -> Alteration:
         ApplyError: What is left cannot be told from the two versions.
     """
     there = table.by_name
-    exchanged = next((b for a, b in wanted.renamed if a in there and b in there), None)
-    if exchanged is not None:
-        raise _refused(table.name, f"another column is called {exchanged!r} already; rename it, and retry")
+    for a, b in wanted.renamed:
+        if a in there and b in there:
+            what = f"another column is called {b!r} already, and the values are in {a!r}"
+            raise _refused(table.name, f"{what}; rename the other one, and retry")
     left = replace(
         wanted,
         renamed=tuple((a, b) for a, b in wanted.renamed if b not in there),

@@ -244,7 +244,10 @@ def _applied(found: Status) -> list[tuple[str, object]]:
 
 
 def _published(found: Status) -> list[tuple[str, object]]:
-    upto = f"up to position {found.low_watermark}" if found.low_watermark else "nothing yet"
+    if found.low_watermark:
+        upto = f"up to position {found.low_watermark}"
+    else:
+        upto = f"the first copy of {count(found.copied, 'table')}, no change yet" if found.copied else "nothing yet"
     return [("published", _so_far(found)), ("published to", f"{found.publishes_to}, {upto}")]
 
 
@@ -258,10 +261,14 @@ def held_back(state: ConsumerState, *, own_id: str) -> str:
     where = f" ({consumer.target})" if consumer.target else ""
     this = ", this pipeline" if consumer.id == own_id else ""
     return (
-        f"{consumer.name}{where}{this}: {count(state.transactions, 'transaction')},"
+        f"{consumer.name}{where}{this}: {count(state.transactions, 'transaction')}{_announced(state)},"
         f" {size(state.size_bytes)}{_since(state)} behind position {state.position},"
         f" seen {time_text(state.seen_at)}"
     )
+
+
+def _announced(state: ConsumerState) -> str:
+    return f" and {count(state.announced, 'row')} beside the log (CREATE and the like)" if state.announced else ""
 
 
 def _since(state: ConsumerState) -> str:

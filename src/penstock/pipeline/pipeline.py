@@ -180,6 +180,7 @@ class Pipeline(Capturing):
                             *self._lacking.of(followed & set(copied)),
                             *self.not_captured(),
                             *held_too_much(hold, self.config.capture.log),
+                            *hold.attention,
                         )
                     ],
                 ),

@@ -162,7 +162,7 @@ class Publication(Capturing):
                     hold,
                     waiting=sorted(self._source.describe(lacking)) if lacking else (),
                     refused=None if refused is None else str(refused),
-                    attention=[*map(str, self.not_captured()), *withheld.values()],
+                    attention=[*map(str, self.not_captured()), *withheld.values(), *hold.attention],
                 ),
                 is_running=self._is_running(),
                 copied=[copied[name] for name in whole],

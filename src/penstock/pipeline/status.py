@@ -125,6 +125,7 @@ def _plain_consumer(state: ConsumerState, own_id: str) -> dict[str, Any]:
         "target": consumer.target,
         "position": state.position,
         "transactions": state.transactions,
+        "announced": state.announced,
         "size_bytes": state.size_bytes,
         "oldest_at": state.oldest_at.isoformat() if state.oldest_at else None,
         "seen_at": state.seen_at.isoformat(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from itertools import groupby
 
@@ -86,7 +86,15 @@ class TransformedConnector:
         origins = {name: table for table in tables for name in self._rules.source_names(table)}
         found = self._inner.describe(origins)
         self._rules.refuse_collisions(found)
-        return {origins[name]: _transformed(self._rules, table) for name, table in sorted(found.items())}
+        earlier = self._earlier(found)
+        return {
+            origins[name]: _transformed(self._rules, table, is_current=name not in earlier)
+            for name, table in sorted(found.items())
+        }
+
+    def _earlier(self, _described: Mapping[TableName, TableSchema]) -> Collection[TableName]:
+        """Those of some tables that are not described as they are now."""
+        return ()
 
     def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
         """Say what rules make of tables, a line for each that they concern."""
@@ -97,8 +105,10 @@ class TransformedConnector:
         described = self.describe(tables)
         plan = self._inner.plan([table.captured.name for table in described.values()], row_triggers)
         plan.name_tables(self._rules.target_name)
-        for table in described.values():
-            plan.notes += self._rules.warnings(table.captured)
+        captured = {table.captured.name: table.captured for table in described.values()}
+        earlier = self._earlier(captured)
+        for name, table in captured.items():
+            plan.notes += self._rules.warnings(table, is_current=name not in earlier)
         return plan
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
@@ -182,6 +192,12 @@ class TransformedRecording(TransformedConnector):
     """Implements `connectors.SourceWithCopies`."""
 
     _inner: SourceWithCopies
+
+    def _earlier(self, described: Mapping[TableName, TableSchema]) -> Collection[TableName]:
+        """Those of some tables that have a later version: what changes to come name may not be there yet."""
+        with closing(self._inner.open_source()) as stream:
+            versions = [version.table for version in stream.tables() if version.table.name in described]
+        return {table.name for table in versions if table.version > described[table.name].version}
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
         """Return what becomes of the newest whole copy of each table at or before a position, oldest first."""

@@ -132,14 +132,17 @@ class RuleSet:
                 found.append(key)
         return tuple(found)
 
-    def warnings(self, table: TableSchema) -> list[str]:
+    def warnings(self, table: TableSchema, *, is_current: bool = True) -> list[str]:
         """What a person should know before these rules are put to work on a table; each with its line.
+
+        Args:
+            is_current: As of `rule`.
 
         Raises:
             ConfigError: The rules do not fit the table.
         """
         settings = self._settings(table.name)
-        rule = self.rule(table, table)
+        rule = self.rule(table, table, is_current=is_current)
         found = self._orphans(table, settings)
         if rule is None:
             return found

@@ -50,7 +50,7 @@ class DeclaredTables:
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they were known last, so that they take what was written under earlier versions."""
-        return {name: _of_all_times(self._by_name[name]) for name in tables if name in self._by_name}
+        return {name: of_all_times(self._by_name[name]) for name in tables if name in self._by_name}
 
     def plan(self, tables: Iterable[TableName], *, label: str) -> DatabasePlan:
         """Plan nothing: there is only what was told. Notes say which keys of a table do not hold for all of it."""
@@ -75,7 +75,7 @@ def _those(names: Sequence[str]) -> str:
     return f"{'is' if len(names) == 1 else 'are'} {', '.join(names[:_MOST_NAMED])}{more}"
 
 
-def _of_all_times(versions: Sequence[TableSchema]) -> TableSchema:
+def of_all_times(versions: Sequence[TableSchema]) -> TableSchema:
     """The last version, with every column that another one had, and without what does not hold for all of them.
 
     A column that one of them lacks may be null: a row that was written then has no value for it. A key is kept if all

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock.apply.ddl import DdlPolicy
 from penstock.change import TableName
 from penstock.config.capture import CaptureConfig, kind_of_source
 from penstock.config.connections import KafkaConfig
@@ -16,6 +18,8 @@ from penstock.pipeline.connectors import (
     SourceWithCopies,
     TargetConnector,
 )
+from penstock.pipeline.process_state import low_watermark
+from penstock.position import START, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.sources.dbwatcher.config import DbWatcherConfig
@@ -103,7 +107,19 @@ def message_source(config: PipelineConfig, rules: RuleSet | None, target: Target
     messages = Messages(
         _message_log(config, said), capture.tables, said.reading, declared=said.declared, describe=described
     )
-    return MessageConnector(messages)
+    assert config.apply is not None
+    ddl = config.apply.ddl_rules
+
+    def reached() -> Scn:
+        if not target.has_ledger():
+            return START
+        with closing(target.ledger()) as ledger:
+            return low_watermark(ledger)
+
+    def passes_over(table: TableName) -> bool:
+        return ddl.of(table if rules is None else rules.target_name(table)) is DdlPolicy.IGNORE
+
+    return MessageConnector(messages, reached=reached, passes_over=passes_over)
 
 
 def _message_log(config: PipelineConfig, said: DbWatcherConfig) -> MessageLog:

@@ -127,6 +127,8 @@ class MessageIndex:
         self._lost: Change | None = None
         # By transaction that is open, the tables that ALTER messages have described, and the messages' positions.
         self._altered: dict[str, list[tuple[TableName, Scn]]] = {}
+        # The same of those that say that their transaction goes on, CREATE messages among them.
+        self._described: dict[str, list[tuple[TableName, Scn]]] = {}
         self._said: set[str] = set()
         self._numbers = MessageNumbers()
         self._content = ContentNumbers()
@@ -207,6 +209,8 @@ class MessageIndex:
             self._lost = None
         for one in closed:
             self._altered.pop(one.txn_id, None)
+            for table, position in self._described.pop(one.txn_id, ()):
+                self._tables.put_off(table, position, stored.place.position)
         self._close([one for one in closed if not self._is_repeat(one, stored)], stored)
 
     def _gather(self, piece: Piece, was: TableSchema | None, stored: StoredMessage) -> None:
@@ -352,6 +356,9 @@ class MessageIndex:
                 self._altered.setdefault(txn_id, []).append((name, stored.place.position))
             else:
                 self._tables.create(described, stored.place.position)
+            if message.keeps_transaction_open:
+                self._tables.put_off(name, stored.place.position)
+                self._described.setdefault(txn_id, []).append((name, stored.place.position))
         return was
 
     def _take_back(self, txn_id: str) -> None:

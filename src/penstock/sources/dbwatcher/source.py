@@ -6,7 +6,8 @@ tables are like. So the driver looks through all messages once, and a slice tell
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -27,6 +28,7 @@ from penstock.sources.dbwatcher.outline import Outlines
 from penstock.sources.dbwatcher.pieces import changes_in
 from penstock.sources.dbwatcher.reading import Reading
 from penstock.sources.dbwatcher.tables import Describe, KnownTables, TableBook
+from penstock.sources.declared_tables import of_all_times
 from penstock.sources.recorded import (
     ReadableRecording,
     RecordedAccess,
@@ -203,6 +205,16 @@ class Messages:
         self._index.look()
         return self._tables.versions()
 
+    def standing_at(self, table: TableName, position: Scn) -> TableSchema | None:
+        """Return what a table is like for a receiver that has all messages up to a position, and none behind it."""
+        self._index.look()
+        return self._tables.standing_at(table, position)
+
+    def coming(self, table: TableName, position: Scn) -> Sequence[TableSchema]:
+        """Return what a table is like at a position, and as what messages behind it describe it, oldest first."""
+        self._index.look()
+        return self._tables.coming(table, position)
+
     def end(self) -> Scn:
         """Return the position of the last transaction, or of the message at fault that keeps more from being read."""
         self._index.look()
@@ -327,9 +339,22 @@ class MessageSource(RecordedSource):
 class MessageConnector(RecordedConnector):
     """Implements `pipeline.connectors.SourceWithCopies`."""
 
-    def __init__(self, messages: Messages) -> None:
-        """Read messages; nothing is touched yet."""
+    def __init__(
+        self,
+        messages: Messages,
+        *,
+        reached: Callable[[], Scn] = lambda: START,
+        passes_over: Callable[[TableName], bool] = lambda _: False,
+    ) -> None:
+        """Read messages; nothing is touched yet.
+
+        Args:
+            reached: Says up to which position the receiver has everything.
+            passes_over: Whether the receiver leaves a table as it is when messages say that it was altered.
+        """
         self._messages = messages
+        self._reached = reached
+        self._passes_over = passes_over
         super().__init__(messages)
 
     @property
@@ -341,6 +366,23 @@ class MessageConnector(RecordedConnector):
         """Open what the driver follows changes by."""
         return MessageSource(self._messages)
 
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are where the receiver stands: it follows what messages behind that position say.
+
+        One that the receiver leaves as it is has to take what all messages to come may name.
+        """
+        found = dict(super().describe(tables))
+        times = Counter(version.table.name for version in self._messages.tables())
+        if all(times[name] == 1 for name in found):
+            return found
+        at = self._reached()
+        for name in found:
+            if times[name] > 1 and self._passes_over(name):
+                found[name] = of_all_times(self._messages.coming(name, at))
+            elif times[name] > 1 and (standing := self._messages.standing_at(name, at)) is not None:
+                found[name] = standing
+        return found
+
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean; raises an `OperatorError` where one means none."""
         do = (
@@ -348,6 +390,11 @@ class MessageConnector(RecordedConnector):
             " capture.dbwatcher.tables"
         )
         return self._told.match(patterns, kind="messages", where=self.label, do=do)
+
+    def _is_altered(self, table: TableName) -> bool:
+        """Whether messages behind the place where the receiver stands name columns that a table does not have there."""
+        names = [set(one.column_names) for one in self._messages.coming(table, self._reached())]
+        return any(one != names[0] for one in names)
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
         """Return the newest copy of each table, which has no rows: as of the position behind which the table begins."""
@@ -367,6 +414,13 @@ class MessageConnector(RecordedConnector):
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan nothing: messages are read as they are."""
         plan = super().plan(tables, row_triggers)
+        plan.notes += [
+            f"messages to come alter table {name}, which is left to you (apply.ddl: ignore): it takes the columns of"
+            " all of them, the old name and the new one of a column that they rename. With apply.ddl: apply it is"
+            " altered at its place among the messages"
+            for name in tables
+            if self._passes_over(name) and self._is_altered(name)
+        ]
         plan.notes.append(f"{count(self._messages.count(), 'transaction')} in messages so far")
         return plan
 

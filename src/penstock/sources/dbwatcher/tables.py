@@ -20,6 +20,9 @@ from penstock.stream import TableVersion
 Describe = Callable[[], Mapping[TableName, TableSchema]]
 """Describes the tables that the target has by the names that messages use."""
 
+LAST = Scn(2**63 - 1)
+"""A position that all others lie before."""
+
 _FIRST_CREATED = 2
 """The version of a first CREATE: 1 is what was known without one."""
 
@@ -63,7 +66,10 @@ class KnownTables:
         self._book: TableBook | None = None
         self._versions: Sequence[TableVersion] | None = None
         self._begins: dict[TableName, list[Scn]] = {}
+        # As what a table that begins behind a position was created.
+        self._began_as: dict[tuple[TableName, Scn], TableSchema] = {}
         self._ends: dict[TableName, list[Scn]] = {}
+        self._put_off: dict[tuple[TableName, Scn], Scn] = {}
 
     @property
     def book(self) -> TableBook:
@@ -108,6 +114,8 @@ class KnownTables:
     def begin(self, table: TableName, after: Scn) -> None:
         """Note that a table begins, without rows, behind a position."""
         self._begins.setdefault(table, []).append(after)
+        if (described := self.last(table)) is not None:
+            self._began_as[table, after] = described
         # One that was dropped in the same transaction, whose end has not come.
         self._ends[table] = [min(end, after) for end in self._ends.get(table, [])]
 
@@ -119,6 +127,36 @@ class KnownTables:
         """Whether a table was dropped by a position, and has not begun anew."""
         ended = max((end for end in self._ends.get(table, []) if end <= position), default=None)
         return ended is not None and ended > (self.begin_at(table, position) or START)
+
+    def standing_at(self, table: TableName, position: Scn) -> TableSchema | None:
+        """Return what a table is like for a receiver that has all messages up to a position, and none behind it.
+
+        A table that is not there at that position is as it is when it comes next.
+        """
+        begun = None if self.is_dropped_at(table, position) else self.begin_at(table, position)
+        if begun is None:
+            begun = min((scn for scn in self._begins.get(table, [START]) if scn > position), default=START)
+        first = self._began_as.get((table, begun))
+        found = self.book.created.get(table, ())
+        passed = [one for scn, one in found if self._effect(table, scn) <= position and (first is None or scn > begun)]
+        if passed:
+            return passed[-1]
+        if first is not None:
+            return first
+        return found[0][1] if found else self.book.fixed.get(table)
+
+    def coming(self, table: TableName, position: Scn) -> Sequence[TableSchema]:
+        """Return what a table is like at a position, and as what messages behind it describe it, oldest first."""
+        now = self.standing_at(table, position)
+        later = [one for scn, one in self.book.created.get(table, ()) if self._effect(table, scn) > position]
+        return [*([] if now is None or now in later else [now]), *later]
+
+    def put_off(self, table: TableName, position: Scn, until: Scn = LAST) -> None:
+        """Note at which position the table becomes what the message at one describes: its transaction ends later."""
+        self._put_off[table, position] = until
+
+    def _effect(self, table: TableName, position: Scn) -> Scn:
+        return self._put_off.get((table, position), position)
 
     def begin_at(self, table: TableName, position: Scn) -> Scn | None:
         """Return where a table that is there at a position has begun last; None where it begins behind it.
@@ -160,7 +198,7 @@ class KnownTables:
 
     def last(self, table: TableName) -> TableSchema | None:
         """Return what a table was described as last."""
-        return self.book.at(table, Scn(2**63 - 1))
+        return self.book.at(table, LAST)
 
 
 def _version(table: TableSchema) -> TableVersion:

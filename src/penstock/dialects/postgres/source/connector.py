@@ -226,9 +226,10 @@ class PostgresSourceConnector(PostgresConnector):
             connection.execute(history.removal(self._set_name, Consumer(id_, "")))
 
     def log_hold(self, older: timedelta) -> LogHold:
-        """Say what disk the log takes, and for whom; see `history.log_hold`."""
+        """Say what disk the log takes, and for whom, readers of the documented tables among them."""
         with self._connection("see what the change log takes") as connection:
-            return history.log_hold(connection, self._set_name, older)
+            hold = history.log_hold(connection, self._set_name, older)
+            return documented.told_of_readers(connection, self._set_name, hold)
 
     def copies_asked(self) -> Mapping[int, int]:
         """Return the tables that the documented tables ask to be copied anew; see `documented.copies_asked`."""

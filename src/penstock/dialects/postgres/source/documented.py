@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from penstock.change import TableName
 from penstock.database import DatabasePlan, SetupStep
@@ -18,6 +20,7 @@ from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.capture import filled, is_installed
 from penstock.dialects.postgres.source.history import set_place
 from penstock.errors import OperatorError, PenstockError
+from penstock.history import LogHold
 from penstock.sources.trigger_queue.config import DocumentedConfig
 
 _SCRIPTS = ("guard", "functions", "state", "kept", "items", "tables", "structure", "begin", "owner")
@@ -61,6 +64,7 @@ _INNER_FUNCTIONS = (
     "is_alteration",
     "acknowledge",
     "acknowledge_at_once",
+    "refuse_written",
     "oldest_unread",
     "cut",
     "free_acknowledged",
@@ -172,6 +176,34 @@ def place(connection: Connection, name: str) -> tuple[str, str] | None:
         return None
     found = connection.execute(f"SELECT schema_name, prefix FROM {quote(name)}.documented").fetchone()
     return None if found is None else (found[0], found[1])
+
+
+def told_of_readers(connection: Connection, name: str, hold: LogHold) -> LogHold:
+    """Add what a set knows of the readers of its ITEMS: the rows that no log holds, and that they were given up."""
+    there = place(connection, name)
+    if there is None:
+        return hold
+    quoted, (schema, prefix) = quote(name), there
+    if _is_given_up(connection, name):
+        row = connection.execute(f"SELECT to_jsonb(r) ->> 'given_up_at' FROM {quoted}.read_to r").fetchone()
+        since = datetime.fromisoformat(row[0]).astimezone(UTC) if row is not None and row[0] else None
+        at = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+        what = (
+            f"the log is kept for readers of {schema}.{prefix}items no more{at}, and they are refused: `penstock setup`"
+            " begins them anew, with a CREATE for each table; then bring what the tables contain to all receivers again"
+        )
+        return replace(hold, attention=[*hold.attention, what])
+    row = connection.execute(
+        f"SELECT count(*) FROM {quoted}.announced a"
+        f" WHERE NOT EXISTS (SELECT FROM {quoted}.acknowledged k WHERE k.repl_key = a.seq * 64)"
+    ).fetchone()
+    announced = 0 if row is None else row[0]
+    return replace(
+        hold,
+        consumers=[
+            replace(one, announced=announced) if one.consumer.id == CONSUMER_ID else one for one in hold.consumers
+        ],
+    )
 
 
 def copies_asked(connection: Connection, name: str) -> Mapping[int, int]:
@@ -339,7 +371,7 @@ def _is_current(connection: Connection, name: str, wanted: DocumentedConfig, sta
         "   WHERE n.nspname = %(schema)s AND c.relname = ANY (%(relations)s)) = %(n_relations)s"
         " AND (SELECT count(DISTINCT p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
         "   WHERE n.nspname = %(schema)s AND p.proname = ANY (%(functions)s)) = %(n_functions)s"
-        " AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = ANY (%(triggered)s::regclass[])) = 5"
+        " AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = ANY (%(triggered)s::regclass[])) = 6"
         " AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
         "   WHERE p.pronamespace = to_regnamespace(%(set)s) AND p.proname = ANY (%(keeping)s)) = 2"
         f" AND {_IS_KEPT.format(set=quote(name))}"
@@ -392,6 +424,7 @@ def _names(name: str, wanted: DocumentedConfig) -> Mapping[str, str]:
         **outer,
         "sequence": sequence,
         "sequence_name": f"{literal(sequence)}::regclass",
+        "tables_name": literal(wanted.names_prefix + "tables"),
         "items_name": literal(wanted.names_prefix + "items"),
         "schema_name": literal(wanted.schema_name),
         "relations": _array(wanted.names_prefix + one for one in (*_VIEWS, _SEQUENCE)),

@@ -177,6 +177,15 @@ BEGIN
       OR EXISTS (SELECT FROM {set}.announced a WHERE a.seq = OLD.repl_key / 64)) THEN OLD END;
 END $$;
 
+-- What is written here would be no change of a table.
+CREATE OR REPLACE FUNCTION {set}.refuse_written() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'rows of % come from the capture: only DELETE is possible, which acknowledges them', {items_name}
+    USING ERRCODE = 'object_not_in_prerequisite_state',
+      HINT = 'CHECK_TABLES and PREPARE_BROADCAST, under the prefix of this table, put actions and statements into it.';
+END $$;
+
 -- A transaction with an old snapshot does not see what others have freed since. As where it deletes from a table, it fails,
 -- and may be repeated. Whoever frees moves the readers' place, which to lock says; and the lock is not kept.
 CREATE OR REPLACE FUNCTION {set}.acknowledge_at_once() RETURNS trigger
@@ -191,6 +200,7 @@ EXCEPTION WHEN SQLSTATE 'P4300' THEN
   RETURN NULL;
 END $$;
 CREATE OR REPLACE TRIGGER acknowledge INSTEAD OF DELETE ON {items} FOR EACH ROW EXECUTE FUNCTION {set}.acknowledge();
+CREATE OR REPLACE TRIGGER refuse_written INSTEAD OF INSERT OR UPDATE ON {items} FOR EACH ROW EXECUTE FUNCTION {set}.refuse_written();
 CREATE OR REPLACE TRIGGER acknowledging BEFORE DELETE ON {items} FOR EACH STATEMENT EXECUTE FUNCTION {set}.acknowledge();
 CREATE OR REPLACE TRIGGER at_once AFTER DELETE ON {items} FOR EACH STATEMENT EXECUTE FUNCTION {set}.acknowledge_at_once();
 

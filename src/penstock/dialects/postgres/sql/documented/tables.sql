@@ -190,6 +190,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   wanted text := nullif(upper(btrim(given.actions::text)), '');
   rel oid;
+  known {set}.watched;
 BEGIN
   IF given.tablename IS NULL OR wanted !~ '^[IUD]+$' THEN
     RAISE EXCEPTION 'TABLES needs a TABLENAME, and as ACTIONS letters of I, U and D'
@@ -211,6 +212,12 @@ BEGIN
   END IF;
   DELETE FROM {set}.watched w WHERE NOT w.is_watched AND (w.relid = rel
     OR (w.catalog_name, w.schema_name, w.table_name) = (given.catalogname, given.schemaname, given.tablename));
+  SELECT w.* INTO known FROM {set}.watched w WHERE w.relid = rel
+    OR (w.catalog_name, w.schema_name, w.table_name) = (given.catalogname, given.schemaname, given.tablename);
+  IF FOUND THEN
+    RAISE EXCEPTION 'table %.% is in % already', known.schema_name, known.table_name, {tables_name}
+      USING ERRCODE = 'unique_violation', HINT = 'Change its row instead: UPDATE sets ACTIONS, STATUS or DEBUG.';
+  END IF;
   INSERT INTO {set}.watched (catalog_name, schema_name, table_name, actions, repl_key, trigger_name, debug, relid, by_role)
   VALUES (given.catalogname, given.schemaname, given.tablename, wanted, given.repl_key, given.trigger_name, given.debug, rel, role);
   IF rel IS NOT NULL THEN
