@@ -6,12 +6,15 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 import penstock
+from penstock.cli.status import show
 from penstock.formats.dbwatcher.message import Columns, Message, Value
 from penstock.formats.dbwatcher.reader import read_message
 from penstock.pipeline.publication import Publication
@@ -398,3 +401,18 @@ def test_what_no_receiver_understands_is_put_aside_and_can_be_retried_where_they
     keys = [int(message.head.attributes["replKey"]) for message in messages]
     assert keys[1] < keys[2] < keys[0]
     assert publication.status().errors == 0
+
+
+def test_status_says_that_the_first_copy_alone_was_published(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY); INSERT INTO item VALUES (1)")
+    publication = opened(tmp_path, lab)
+    publication.setup()
+    run(publication)
+
+    found = publication.status()
+    show(replace(found, low_watermark=0))
+
+    assert found.copied == 1
+    assert "messages, the first copy of 1 table, no change yet" in " ".join(capsys.readouterr().out.split())
