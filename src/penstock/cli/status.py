@@ -239,7 +239,7 @@ def _applied(found: Status) -> list[tuple[str, object]]:
             count(found.errors, "transaction") + (f", and {found.held:,} held behind them" if found.held else ""),
         ),
         ("conflicts", f"{found.conflicts:,} unresolved, {found.resolved:,} resolved"),
-        ("applied", _so_far(found) + (f", {found.ddl:,} times DDL" if found.ddl else "")),
+        ("applied", _so_far(found) + (f", {count(found.ddl, 'DDL statement')}" if found.ddl else "")),
     ]
 
 
