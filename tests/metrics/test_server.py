@@ -8,12 +8,14 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
+from contextlib import ExitStack
 
 import pytest
 
 from penstock.errors import ConfigError
 from penstock.metrics import Address, PipelineSample, serving
 from penstock.metrics.sampler import Sampler
+from tests.program import await_true
 
 OPTION = "--metrics"
 
@@ -70,6 +72,30 @@ def test_metrics_are_at_one_path_and_nothing_else_is() -> None:
             urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"))
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url)
+
+
+def test_clients_that_ask_nothing_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a thread and a file of the process, which the run needs too."""
+    monkeypatch.setattr("penstock.metrics.server._AT_ONCE", 3)
+    listening = Address("127.0.0.1", 0).listen(option=OPTION)
+    address = listening.getsockname()
+    with serving(listening, list) as url, ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(3)]
+        with socket.create_connection(address, timeout=5) as more:
+            assert more.recv(1) == b""
+        idle[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in idle[0].recv(65536)
+        while idle[0].recv(65536):
+            pass
+        await_true(lambda: _is_answered(url), 5)
+
+
+def _is_answered(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def test_scrapes_that_come_together_share_a_look() -> None:

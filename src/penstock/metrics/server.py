@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from penstock.events import Event, tell
 from penstock.metrics.address import Address
@@ -19,12 +20,30 @@ from penstock.metrics.sampler import Sampler
 _READ_S = 10.0
 """A client that takes longer to say what it wants is left."""
 
+_AT_ONCE = 32
+"""Each client takes a thread and a file of the process, and anybody who reaches the port may be many."""
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
     # Set by `serving`.
     text: Callable[[], bytes]
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address, _Handler, bind_and_activate=False)
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+
+    def verify_request(self, *_: object) -> bool:
+        """Whether there is room for one more client; it is hung up on where there is none."""
+        return self._slots.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a client, and give its place to another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is no news; the base class prints a traceback."""
@@ -72,7 +91,7 @@ def serving(
         runs: The runs of this process.
     """
     address = Address(*listening.getsockname()[:2])
-    server = _Server((address.host, address.port), _Handler, bind_and_activate=False)
+    server = _Server((address.host, address.port))
     server.socket.close()
     server.socket = listening
     sampler = Sampler(look)
