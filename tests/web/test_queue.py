@@ -152,6 +152,13 @@ def test_what_is_as_the_source_committed_it_is_no_edit(form: Mapping[str, str]) 
     assert read_edit(form, WHOLE) is None
 
 
+def test_a_value_with_a_line_end_of_any_kind_is_edited_in_more_than_one_line(shop: Lab, serve: Serve) -> None:
+    """A field of one line would lose it, and the entry would be applied with another value than it has."""
+    break_a_row(shop, "Bob\rthe second")
+    page = client(serve(config_of(shop))).get("/p/lab/errors/1", params={"edit": "1"}).text
+    assert '<textarea name="value.2.after.name"' in page
+
+
 def test_a_field_that_is_no_field_of_the_form_is_refused() -> None:
     with pytest.raises(ConfigError, match="the form takes the number of a change"):
         read_edit({"as.1.middle.id": "text"}, WHOLE)

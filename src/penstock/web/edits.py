@@ -6,10 +6,11 @@ and `skip.<change>` for a change to be left out. Whatever is as the source commi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.apply.entry_edits import AbsentValue, EntryEdit, Setting, by_settings, read_place
-from penstock.change import Image, Transaction
+from penstock.change import Change, Image, Transaction
+from penstock.errors import ConfigError
 from penstock.external_values import ExternalValue
 
 _TEXT, _NULL, _ABSENT = "text", "null", "absent"
@@ -33,25 +34,31 @@ def read_edit(form: Mapping[str, str], transaction: Transaction) -> EntryEdit | 
     Raises:
         ConfigError: A field is not such a one.
     """
-    settings, skipped = [], []
+    settings, skipped, changes = [], [], list(transaction.changes)
     for name, given in form.items():
         kind, _, place = name.partition(".")
-        if kind == "skip" and place.isdecimal():
-            skipped.append(int(place))
+        if kind == "skip":
+            skipped.append(_number(place))
         elif kind == "as":
-            setting = _setting(place, given, form.get(f"value.{place}", ""), transaction)
+            setting = _setting(place, given, form.get(f"value.{place}", ""), changes)
             settings += [setting] if setting is not None else []
     return by_settings(settings, skipped) if settings or skipped else None
 
 
-def _setting(place: str, kind: str, text: str, transaction: Transaction) -> Setting | None:
+def _number(text: str) -> int:
+    if not (text.isdecimal() and len(text) < 10):
+        raise ConfigError("the form leaves out what is no change", do="load the page again")
+    return int(text)
+
+
+def _setting(place: str, kind: str, text: str, changes: Sequence[Change]) -> Setting | None:
     """What a field sets; None where that is the value that the change has."""
     value: str | AbsentValue | None = {_NULL: None, _ABSENT: AbsentValue.ABSENT}.get(kind, _as_sent(text))
     setting = read_place(place, value if not isinstance(value, str) else None, option="the form")
-    if not 1 <= setting.number <= len(transaction.changes):
+    if not 1 <= setting.number <= len(changes):
         # The edit says so, with the number of changes that there are.
         return Setting(setting.number, setting.image, setting.column, value)
-    change = list(transaction.changes)[setting.number - 1]
+    change = changes[setting.number - 1]
     image = (change.before if setting.image == "before" else change.after) or {}
     was = image.get(setting.column, AbsentValue.ABSENT)
     if was == value or (isinstance(was, str) and isinstance(value, str) and _as_sent(was) == value):
