@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.config.pipeline import PipelineConfig
 from penstock.errors import ConfigError, OperatorError
@@ -25,6 +27,12 @@ log = logging.getLogger("penstock")
 
 _END_S = 1
 """How long open pages may take to be let go."""
+
+_MOST_CONNECTIONS = 640
+"""Each takes a file of the process, and the run beside the page needs some of the 1,024 that it may open."""
+
+_HEAD_S = 20.0
+"""How long a client may take to say what it wants."""
 
 
 @dataclass(frozen=True)
@@ -143,12 +151,52 @@ class WebServer:
             log.warning("the page has ended: %s: it is not served any more", type(exc).__name__)
 
 
+class _Connection(H11Protocol):
+    """One of a limited number, which ends where nothing is asked: anybody may connect, and without a token."""
+
+    _impatience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > _MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def _is_asked(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait_for_request(self) -> None:
+        if self._is_asked:
+            if self._impatience is not None:
+                self._impatience.cancel()
+                self._impatience = None
+        elif self._impatience is None:
+            self._impatience = self.loop.call_later(_HEAD_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._impatience = None
+        if not self._is_asked:
+            self.transport.close()
+
+
 class _Server:
     """uvicorn, without its logs: they would hold addresses, and so the token."""
 
     def __init__(self, app: object) -> None:
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
+            http=_Connection,
             log_config=None,
             log_level="critical",
             access_log=False,
