@@ -23,10 +23,10 @@ _SHORTEST = 16
 
 
 def read_token(path: Path) -> str:
-    """Read the token from a file that its owner alone may read; makes one, with a new token, where there is none.
+    """Read the token from a file that is ours and that nobody else may read; makes one where there is none.
 
     Raises:
-        ConfigError: Others may read it, it is too short, or it can be neither read nor made.
+        ConfigError: Others may read it, it is of another user, it is too short, or it can be neither read nor made.
     """
     try:
         with suppress(FileExistsError):
@@ -35,12 +35,16 @@ def read_token(path: Path) -> str:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(f"{new_token()}\n")
         with path.open(encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             token = file.readline(4096).strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = (exc.strerror or "it cannot be read").lower() if isinstance(exc, OSError) else "it is not UTF-8"
         raise ConfigError(f"cannot read --token-file {str(path)!r}: {reason}", do="name a file of your own") from exc
-    if mode & 0o077:
+    if found.st_uid != os.geteuid():
+        raise ConfigError(
+            f"--token-file {str(path)!r} belongs to another user, who knows the token", do="name a file of your own"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
         raise ConfigError(f"others may read --token-file {str(path)!r}", do=f"run `chmod 600 {path}`")
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
