@@ -6,7 +6,8 @@ import logging
 import socket
 import stat
 import sys
-from contextlib import closing
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,9 @@ import pytest
 from penstock.cli.web import PageOptions, prepared
 from penstock.errors import ConfigError
 from penstock.web.access import Access, read_token
+from penstock.web.queue import Queue
 from penstock.web.server import Door, WebServer, WebSettings
+from penstock.wiring import open_pipeline
 from tests.lab import Lab
 from tests.web.conftest import TOKEN, Serve, break_a_row, client, config_of
 
@@ -166,12 +169,93 @@ def test_bodies_and_paths_of_any_kind_are_answered_and_end_nothing(server: WebSe
     many = "&".join(f"f{n}=" for n in range(30_000))
     assert person.post("/p/lab/errors/1/retry", content=f"form_token={token}&{many}").status_code == 400
     assert person.post("/p/lab/errors/1/retry", content=b"\xff\xfe=%zz").status_code in (400, 403)
-    for path in ("/p/%00/errors", "/p/lab/errors/%27%3b--", "/p/lab/errors/99", "/p/lab/actions/77"):
+    missing = ("/p/%00/errors", "/p/lab/errors/%27%3b--", "/p/lab/errors/99", "/p/lab/actions/77", "/p/lab/actions/x")
+    for path in (*missing, f"/p/lab/actions/{'9' * 5000}", "/p/lab/actions/%c2%b2"):
         assert person.get(path).status_code == 404, path
+    for change in ("9" * 5000, "\u00b2", ""):
+        form = {"form_token": token, "edited": "1", f"skip.{change}": "1"}
+        assert person.post("/p/lab/errors/1/retry", data=form).status_code == 400, change
     assert person.get("/p/lab/errors", params={"since": "x"}).status_code == 400
     assert person.get("/p/lab/errors", params={"after": "1.1'", "before": "9" * 99}).status_code == 200
     assert person.post("/p/lab/errors/1/rename", data={"form_token": token}).status_code == 404
     assert person.get("/").status_code == 200
+
+
+def test_who_has_no_token_fills_no_memory(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form at the door is the one body that anybody may send."""
+    head = "POST /enter HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+    with socket.create_connection((server.door.address.host, server.door.address.port), timeout=10) as raw:
+        raw.sendall(f"{head}1000000000\r\n\r\n{'x' * 100_000}".encode())
+        assert raw.recv(65536).split()[1] == b"413"
+    monkeypatch.setattr("penstock.web.site._SLOWEST_S", 0.2)
+    assert ask(server, f"{head}100").split()[1] == "408"
+
+
+def test_a_browser_that_leaves_is_no_failure(server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(5):
+        with socket.create_connection((server.door.address.host, server.door.address.port)) as raw:
+            raw.sendall(b"POST /enter HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+            time.sleep(0.1)
+    assert client(server).get("/alive").status_code == 204
+    assert "the page failed" not in caplog.text
+
+
+def test_a_path_forges_nothing_in_the_log(
+    server: WebServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def errors(_: Queue) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(Queue, "errors", errors)
+    assert client(server).get("/p/lab/errors/%1b%5b31m").status_code == 500
+    assert r"the page failed at /p/lab/errors/\x1b[31m: ValueError" in caplog.messages
+
+
+def test_connections_that_ask_nothing_are_few_and_end(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a file of the process, and the run beside the page needs some too."""
+    monkeypatch.setattr("penstock.web.server._HEAD_S", 2.0)
+    monkeypatch.setattr("penstock.web.server._MOST_CONNECTIONS", 5)
+    address = server.door.address.host, server.door.address.port
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(5)]
+        for one in idle:
+            one.sendall(b"GET / HT")
+        time.sleep(0.3)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(server.door.home)
+        # Whoever says the rest byte by byte has no more time than others.
+        idle[0].sendall(b"T")
+        assert [one.recv(1) for one in idle] == [b""] * 5
+    assert httpx.get(server.door.home).status_code == 401
+    # A page that is open has asked, and stays.
+    with client(server).stream("GET", "/events") as stream:
+        lines = stream.iter_lines()
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            assert next(lines) is not None
+
+
+def test_any_token_of_a_file_can_be_entered_by_hand(shop: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text("aB+/=&%x0123456789")
+    with (
+        closing(Door(WebSettings("127.0.0.1:0", path))) as door,
+        closing(WebServer(door, [config_of(shop)], open_pipeline)) as server,
+    ):
+        server.start()
+        answer = httpx.post(f"{door.home}/enter", data={"token": "aB+/=&%x0123456789"})
+    assert answer.status_code == 200
+    assert "Go on to the page" in answer.text
+
+
+def test_a_token_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The superuser may read everybody's; whoever made it knows what is in it."""
+    path = tmp_path / "token"
+    read_token(path)
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        read_token(path)
 
 
 def test_a_token_file_is_made_for_its_owner_alone_and_refused_if_others_may_read_it(tmp_path: Path) -> None:

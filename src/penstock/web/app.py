@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -19,15 +19,19 @@ from starlette.types import ASGIApp
 from penstock.apply.error_queue import NoEntryError
 from penstock.errors import ConfigError, PenstockError, RetryableError
 from penstock.metrics import RunMetrics
+from penstock.text import printable
 from penstock.web.access import Access
 from penstock.web.guard import Guard
 from penstock.web.live import LivePages
 from penstock.web.queue_pages import QueuePages
 from penstock.web.render import Renderer
-from penstock.web.site import Site
+from penstock.web.site import Site, read_form
 from penstock.web.watcher import Watcher
 
 log = logging.getLogger("penstock")
+
+_LONGEST_ENTRY = 16 << 10
+"""Bytes of the form at the door, which anybody may send."""
 
 
 def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetrics] = ()) -> ASGIApp:
@@ -49,8 +53,8 @@ def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetr
                 jobs.close()
 
     async def enter(request: Request) -> Response:
-        body = await request.body()
-        given = body[:4096].decode("ascii", "replace").partition("token=")[2].partition("&")[0].strip()
+        form = await read_form(request, most=_LONGEST_ENTRY, too_large="This is not the token.")
+        given = form.get("token", "").strip()
         return guard.let_in("/") if access.is_token(given) else guard.door(403, why="This is not the token.")
 
     app = Starlette(
@@ -69,17 +73,23 @@ def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetr
             Route("/p/{name}/errors/{entry}", queue.show),
             Route("/p/{name}/errors/all/{action:action}", queue.act_on_all, methods=["POST"]),
             Route("/p/{name}/errors/{entry}/{action:action}", queue.act, methods=["POST"]),
-            Route("/p/{name}/actions/{number:int}", queue.action),
+            Route("/p/{name}/actions/{number}", queue.action),
         ],
         exception_handlers={
             HTTPException: _Faults(site).of_http,
             PenstockError: _Faults(site).of_penstock,
+            ClientDisconnect: _gone,
             Exception: _Faults(site).unforeseen,
         },
         lifespan=watched,
     )
     guard = Guard(app, access, renderer)
     return guard
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """Answer nobody: the browser has left before it had said everything, which is no failure of the page."""
+    return Response(status_code=400)
 
 
 class _Faults:
@@ -106,7 +116,7 @@ class _Faults:
 
     async def unforeseen(self, request: Request, exc: Exception) -> Response:
         # Its text may hold a value of a row.
-        log.error("the page failed at %s: %s", request.url.path, type(exc).__name__)
+        log.error("the page failed at %s: %s", printable(request.url.path), type(exc).__name__)
         return self._page(request, 500, "The page failed", f"{type(exc).__name__}; the pipeline is not affected.")
 
     def _page(self, request: Request, status: int, what: str, do: str) -> Response:

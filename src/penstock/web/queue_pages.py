@@ -130,7 +130,9 @@ class QueuePages:
     async def action(self, request: Request) -> Response:
         """Show how an action is getting on, or what came of it."""
         name, _ = self._of(request)
-        job = self._site.jobs[name].find(request.path_params["number"])
+        number = request.path_params["number"]
+        is_number = number.isascii() and number.isdecimal() and len(number) < 10
+        job = self._site.jobs[name].find(int(number)) if is_number else None
         if job is None:
             raise HTTPException(404, "This action is forgotten. The history of the queue has what came of it.")
         return self._site.page(request, "action.html", name=name, base=f"/p/{name}", job=job)

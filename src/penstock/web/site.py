@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from penstock.web.watcher import Watcher
 _MOST_BYTES = 8 << 20
 _MOST_FIELDS = 20_000
 """Of a form. What is edited has values of rows in it, so it may be large."""
+
+_SLOWEST_S = 60.0
+"""How long a form may take to arrive."""
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -76,15 +80,8 @@ class Site:
             HTTPException: It is not of this page, or too large.
         """
         self.refuse_strangers(request)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_BYTES:
-                raise HTTPException(413, "The form is larger than 8 MB. `penstock errors edit` takes any size.")
-        try:
-            form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
-        except ValueError:
-            raise HTTPException(400, "This is no form of this page.") from None
+        too_large = "The form is larger than 8 MB. `penstock errors edit` takes any size."
+        form = await read_form(request, most=_MOST_BYTES, too_large=too_large)
         if not self.access.is_own_form(form.pop("form_token", ""), request.headers.get("sec-fetch-site")):
             raise HTTPException(403, "This form is not of this page, or of an earlier start. Load the page again.")
         return form
@@ -96,6 +93,26 @@ class Site:
             raise HTTPException(404, "There is no such file.")
         headers = {"Cache-Control": "private, max-age=31536000, immutable"}
         return Response(self.assets[name], media_type=_TYPES[Path(name).suffix], headers=headers)
+
+
+async def read_form(request: Request, *, most: int, too_large: str) -> dict[str, str]:
+    """Read a form of at most so many bytes: what is larger, or does not end, is not kept in memory.
+
+    Raises:
+        HTTPException: It is too large, too slow, or none.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_SLOWEST_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise HTTPException(413, too_large)
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except TimeoutError:
+        raise HTTPException(408, "The form did not arrive whole.") from None
+    except ValueError:
+        raise HTTPException(400, "This is no form of this page.") from None
 
 
 def _assets() -> list[Path]:
