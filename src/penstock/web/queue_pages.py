@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.errors import ShownEntry
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
@@ -156,7 +157,9 @@ class QueuePages:
         )
 
     async def _result(self, name: str, job: Job) -> Response:
-        await in_thread(job.done.wait, _SOON_S)
+        # It was taken on, and is not to be asked for again where too many pages wait.
+        with suppress(RetryableError):
+            await in_thread(job.done.wait, _SOON_S)
         return RedirectResponse(f"/p/{name}/actions/{job.number}", 303)
 
 
