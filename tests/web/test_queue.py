@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import httpx
 import psycopg
@@ -14,6 +15,7 @@ from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import ConfigError
 from penstock.position import Scn
 from penstock.web.edits import read_edit
+from penstock.web.threads import _slots
 from tests.dialects.postgres.test_error_pages import ENTRIES, fill
 from tests.lab import Lab
 from tests.program import await_true
@@ -157,6 +159,41 @@ def test_a_value_with_a_line_end_of_any_kind_is_edited_in_more_than_one_line(sho
     break_a_row(shop, "Bob\rthe second")
     page = client(serve(config_of(shop))).get("/p/lab/errors/1", params={"edit": "1"}).text
     assert '<textarea name="value.2.after.name"' in page
+
+
+def test_a_column_with_a_line_end_in_its_name_can_be_edited(lab: Lab, serve: Serve) -> None:
+    lab.setup('CREATE TABLE t (id int PRIMARY KEY, "a\nb" text)')
+    lab.source.execute("INSERT INTO t VALUES (1, 'x')")
+    lab.apply()
+    lab.target.execute("UPDATE t SET \"a\nb\" = 'by hand'")
+    lab.source.execute("UPDATE t SET \"a\nb\" = 'new'")
+    lab.apply()
+    person = client(serve(config_of(lab)))
+    # As browsers send it.
+    fields = {"edited": "1", "as.1.before.a\r\nb": "text", "value.1.before.a\r\nb": "by hand"}
+    assert "lab.1: applied" in act(person, "/p/lab/errors/1/retry", "/p/lab/errors/1", **fields)
+    lab.assert_identical("t")
+
+
+def test_of_two_columns_that_are_sent_as_one_none_is_taken_for_the_other() -> None:
+    change = Change(1, Op.INSERT, TableName("public", "t"), 1, None, {"x\ny": "3", "x\ry": "4", "c\r": "5"})
+    whole = Transaction(Scn(1), "1", None, [change])
+    # Neither has another value, as far as the form can tell.
+    assert read_edit({"as.1.after.x\r\ny": "text", "value.1.after.x\r\ny": "3"}, whole) is not None
+    assert read_edit({"as.1.after.c\r\n": "text", "value.1.after.c\r\n": "5"}, whole) is None
+
+
+def test_an_action_that_was_taken_on_is_not_said_to_have_failed(shop: Lab, serve: Serve) -> None:
+    break_a_row(shop)
+    person = client(serve(config_of(shop)))
+    form = {"form_token": form_token(person.get("/p/lab/errors/1").text), "confirmed": "1"}
+    with ExitStack() as stack:
+        while _slots.acquire(blocking=False):
+            stack.callback(_slots.release)
+        assert person.get("/p/lab/errors").status_code == 503
+        answer = person.post("/p/lab/errors/1/delete", data=form)
+    assert answer.headers["location"] == "/p/lab/actions/1"
+    await_true(lambda: shop.errors() == [], 30)
 
 
 def test_a_field_that_is_no_field_of_the_form_is_refused() -> None:

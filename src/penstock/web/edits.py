@@ -60,10 +60,17 @@ def _setting(place: str, kind: str, text: str, changes: Sequence[Change]) -> Set
         return Setting(setting.number, setting.image, setting.column, value)
     change = changes[setting.number - 1]
     image = (change.before if setting.image == "before" else change.after) or {}
-    was = image.get(setting.column, AbsentValue.ABSENT)
+    column = _column(setting.column, change)
+    was = image.get(column, AbsentValue.ABSENT)
     if was == value or (isinstance(was, str) and isinstance(value, str) and _as_sent(was) == value):
         return None
-    return Setting(setting.number, setting.image, setting.column, value)
+    return Setting(setting.number, setting.image, column, value)
+
+
+def _column(sent: str, change: Change) -> str:
+    """The column that a field names, whose line ends are as the browser sends them."""
+    alike = [one for one in {**(change.before or {}), **(change.after or {})} if _as_sent(one) == _as_sent(sent)]
+    return alike[0] if len(alike) == 1 else sent
 
 
 def _as_sent(text: str) -> str:
