@@ -389,7 +389,7 @@ def test_a_queue_that_is_cleared_is_worth_a_line(caplog: pytest.LogCaptureFixtur
     report.progressed(Progress(Scn(8), changes=1, errors=3, in_queue=0))
 
     said = [record.getMessage() for record in caplog.records]
-    assert [line.split(",")[0] for line in said] == [
+    assert [line.split(", ")[1] for line in said] == [
         "3 errors (3 in the error queue)",
         "3 errors (0 in the error queue)",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from datetime import datetime
 
 import psycopg
 import pytest
@@ -127,8 +128,9 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     assert re.search(r"^ +! +name +'secret' +'in the way'$", shown.out, re.MULTILINE)
     assert "name: 'in the way'" in shown.out
     assert first["found"] == {"id": "1000", "name": "in the way"}
-    # One form of times, for people and for programs.
-    assert f" {first['committed_at']}\n" in shown.out
+    # Whole for programs, short for people.
+    committed = datetime.fromisoformat(first["committed_at"])
+    assert f" {committed:%Y-%m-%d %H:%M:%S} UTC\n" in shown.out
     assert [line.split("\t")[1:3] for line in listed.out.splitlines()[1:]] == [
         ["failed", first["committed_at"]],
         ["failed", second["committed_at"]],

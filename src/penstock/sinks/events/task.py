@@ -12,7 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from penstock.change import TableName
-from penstock.errors import FencedError, OperatorError, RetryableError, TooManyErrorsError
+from penstock.errors import OperatorError, RetryableError, TooManyErrorsError
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
 from penstock.position import Limit
@@ -181,7 +181,8 @@ class EventTask:
     def _copy(self, piece: CopyWork, publisher: Publisher, reader: ChunkReader) -> None:
         copy = publisher.published_state.copies.get(piece.copy)
         if copy is None:
-            raise FencedError("another run has finished the copy", where=self.log.where)
+            # No other run has begun, so a person has cancelled it: the run looks again at what there is to copy.
+            raise RetryableError("the copy was cancelled", where=self.log.where)
         todo = {number: chunk for number, chunk in copy.todo.items() if number in piece.numbers}
         if not todo:
             return
