@@ -255,6 +255,10 @@ class Publication(Capturing):
             skip_gone=skip_gone,
         )
 
+    def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What keeps single tables from being captured, except missing privileges."""
+        return self.plan().source.table_faults
+
     def queued_counts(self) -> Sequence[QueuedCount]:
         """Nobody counts it by table and error: `status` says how many there are."""
         return ()
