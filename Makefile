@@ -13,7 +13,7 @@ BASE ?= main
 SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus docs docs-serve screenshots clean
+.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus systemd docs docs-serve screenshots clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -21,13 +21,13 @@ help:
 demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one failure on purpose
 	@$(BIN)/penstock demo
 
-test: $(STAMP) java postgresql pgbouncer kafka chromium prometheus ## run the test suite
+test: $(STAMP) java postgresql pgbouncer kafka chromium prometheus systemd ## run the test suite
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 $(PYTEST_ARGS)
 
-check: lint types java postgresql pgbouncer kafka chromium prometheus ## before a commit: lint, types, and the tests of what changed since main
+check: lint types java postgresql pgbouncer kafka chromium prometheus systemd ## before a commit: lint, types, and the tests of what changed since main
 	@$(BIN)/python scripts/changed_tests.py --base $(BASE) --seconds $(SECONDS) $(PYTEST_ARGS)
 
-soak: $(STAMP) java postgresql pgbouncer kafka chromium prometheus ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
+soak: $(STAMP) java postgresql pgbouncer kafka chromium prometheus systemd ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
 	@HYPOTHESIS_PROFILE=other $(BIN)/python -m pytest tests/properties tests/apply --timeout 0 $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
@@ -71,6 +71,9 @@ chromium:
 
 prometheus:
 	@scripts/ensure-prometheus
+
+systemd:
+	@scripts/ensure-systemd
 
 kafka: $(STAMP) java
 	@$(BIN)/python -m tests.kafka.jars

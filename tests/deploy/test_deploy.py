@@ -110,7 +110,6 @@ def test_the_entry_point_starts_a_command_or_an_executor(tmp_path: Path) -> None
     assert f"{backend.replace('.', '/')}.class" in zipfile.ZipFile(jar).namelist()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     """Penstock is not installed where the unit says, so a program that is there stands for it."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/penstock/bin/penstock", "/bin/true")

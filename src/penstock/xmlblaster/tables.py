@@ -36,11 +36,6 @@ class WatchedTable:
     unused: bool
     unknown: tuple[str, ...]
 
-    @property
-    def is_schema(self) -> bool:
-        """Whether all tables of the schema are meant."""
-        return self.name == "*"
-
 
 def watched_table(prefix: str, rest: str, value: str, where: str) -> WatchedTable | None:
     """Read a property.

@@ -502,12 +502,3 @@ def added_identity(definition: str, sequence: TableName | None = None) -> str:
     how, _, options = definition.partition(" INCREMENT")
     named = "" if sequence is None else f"SEQUENCE NAME {quote(sequence.schema, sequence.name)} "
     return f"ADD GENERATED {how} AS IDENTITY ({named}INCREMENT{options})"
-
-
-def altered_identity(definition: str) -> str:
-    """The end of the statement that gives an identity that was just made other options."""
-    how, _, options = definition.partition(" INCREMENT")
-    for word in ("MINVALUE", "MAXVALUE", "START", "CACHE", "NO CYCLE" if options.endswith("NO CYCLE") else "CYCLE"):
-        options = options.replace(f" {word}", f" SET {word}", 1)
-    start = definition.partition("START WITH ")[2].split()[0]
-    return f"SET GENERATED {how} SET INCREMENT{options} RESTART WITH {start}"
