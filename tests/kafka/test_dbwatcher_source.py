@@ -165,6 +165,29 @@ def test_a_numbered_message_that_was_not_read_is_missed_by_its_number(kafka: Kaf
     topic.open().hold_against(proofs[4], Scn(4))
 
 
+def test_the_begin_of_a_transaction_that_is_not_over_may_not_be_deleted(kafka: KafkaBroker) -> None:
+    """Its end would be applied alone."""
+    topic = Topic(kafka)
+    begun, ended = message("8", put_in(8, 20, "8"), desc=OPEN), message("8", put_in(9, 30, "8"))
+    topic.put(CREATE, begun, message("9", put_in(1, 21, "9")))
+    opened = topic.open()
+    assert read(opened) == [[insert(1)]]
+    proof = opened.proof_at(Scn(3))
+    topic.put(ended, message("10", put_in(2, 31, "10")))
+    # It is over by now, and was not then.
+    assert topic.open().proof_at(Scn(3)) == proof
+    over = topic.open().proof_at(Scn(4))
+
+    kafka.delete_records(topic.name, before=1)
+    topic.open().hold_against(proof, Scn(3))
+    kafka.delete_records(topic.name, before=2)
+
+    with pytest.raises(HistoryError, match="offset 1, which begins a transaction that had not ended"):
+        topic.open().hold_against(proof, Scn(3))
+    # From where it is over on nobody needs its begin.
+    topic.open().hold_against(over, Scn(4))
+
+
 def refused(topic: Topic) -> str:
     """Why a topic is refused; a partition that was made just now may have no leader yet."""
     said: list[str] = []

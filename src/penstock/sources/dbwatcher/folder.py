@@ -87,7 +87,7 @@ class FolderMessages(MessageLog):
                 raise _changed(f"file {name} was read, and holds something else now", self.label)
             yield StoredMessage(place, _where(self.label, name, place.number, len(bodies)), body, {}, at_us)
 
-    def proof_at(self, position: Scn) -> str:
+    def proof_at(self, position: Scn, open_since: Scn | None) -> str:
         """Return how many files there are up to the one of a position, a digest of them, and its name."""
         if position <= START:
             return ""

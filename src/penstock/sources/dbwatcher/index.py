@@ -72,6 +72,7 @@ class _Gathered:
 
     Attributes:
         name: The first REPL_KEY and the counter.
+        began: The position of its first message.
         last_piece: The keys of the last piece, and a digest of what it says.
         said: Of all that its pieces say, a digest in the making.
         gap: Why nothing of it may be applied.
@@ -79,6 +80,7 @@ class _Gathered:
 
     txn_id: str
     name: tuple[int | None, str]
+    began: Scn
     gap: Change | None = None
     told: list[MessageStretch | Change] = field(default_factory=list)
     last_piece: tuple[int | None, int | None, bytes] = (None, None, b"")
@@ -121,6 +123,8 @@ class MessageIndex:
         self._looked_upto = START
         self._open: dict[str, _Gathered] = {}
         self._known: dict[str, list[_Known]] = {}
+        # Of transactions in several messages, the positions of the first and of the last one.
+        self._spans: list[tuple[Scn, Scn]] = []
         # Tables of which rows, or CREATE messages, came.
         self._met: set[TableName] = set()
         # A message that cannot be read said that its transaction goes on.
@@ -154,6 +158,12 @@ class MessageIndex:
     def after(self, position: Scn) -> int:
         """Return the place in `found` of the first transaction behind a position."""
         return bisect_right(self.found, int(position), key=lambda one: one.position)
+
+    def open_since(self, position: Scn) -> Scn | None:
+        """Return where the oldest transaction has begun that is not over at a position; None where all are."""
+        begun = [began for began, end in self._spans if began <= position < end]
+        begun += [held.began for held in self._open.values() if held.began <= position]
+        return min(begun, default=None)
 
     def _add(self, stored: StoredMessage) -> None:
         outlined = self._outlines.ask(stored, self._tables.book)
@@ -208,6 +218,8 @@ class MessageIndex:
         if not asked.keeps_open:
             self._lost = None
         for one in closed:
+            if one.began < stored.place.position:
+                self._spans.append((one.began, stored.place.position))
             self._altered.pop(one.txn_id, None)
             for table, position in self._described.pop(one.txn_id, ()):
                 self._tables.put_off(table, position, stored.place.position)
@@ -235,7 +247,7 @@ class MessageIndex:
             if not self._reading.accepts_missing and piece.counter and not self._is_known(piece.txn_id, name):
                 for table in piece.tables:
                     self._content.take(piece.txn_id, piece.first_key, table, piece.counter, stored.where)
-            held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, self._lost)
+            held = self._open[piece.txn_id] = _Gathered(piece.txn_id, name, stored.place.position, self._lost)
         if piece.event is None and piece.changes:
             held.told.append(MessageStretch(stored.place, piece.part, piece.changes))
             self._met |= piece.tables

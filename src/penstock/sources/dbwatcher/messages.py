@@ -80,8 +80,12 @@ class MessageLog(ABC):
         """
 
     @abstractmethod
-    def proof_at(self, position: Scn) -> str:
-        """Return a text without blanks that tells the messages up to a position; see `Recording.proof_at`."""
+    def proof_at(self, position: Scn, open_since: Scn | None) -> str:
+        """Return a text without blanks that tells the messages up to a position; see `Recording.proof_at`.
+
+        Args:
+            open_since: Where the oldest transaction has begun that is not over there; None where all are.
+        """
 
     @abstractmethod
     def hold_against(self, proof: str, position: Scn) -> None:

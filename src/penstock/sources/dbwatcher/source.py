@@ -240,7 +240,8 @@ class Messages:
 
     def proof_at(self, position: Scn) -> str:
         """Return what tells the messages up to a position."""
-        return self._log.proof_at(position)
+        self._index.look()
+        return self._log.proof_at(position, self._index.open_since(position))
 
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that no message came below a position, or was altered; raises a `HistoryError` otherwise."""

@@ -69,15 +69,17 @@ class TopicMessages(MessageLog):
             yield from self._read_on(wanted[at:end])
             at = end
 
-    def proof_at(self, position: Scn) -> str:
+    def proof_at(self, position: Scn, open_since: Scn | None) -> str:
         """Return the topic's id, which one that is made anew does not have; a digest of the last message; its number.
 
-        A message without a number has none there.
+        A message without a number has none there. Where the oldest transaction that is not over has begun comes last.
         """
         if position <= START:
             return ""
         told = self._told.get(position)
-        return f"{self._log.topic_id(self.topic)}:{self._told_before(position) if told is None else told}"
+        digest, _, number = (self._told_before(position) if told is None else told).partition(":")
+        since = "" if open_since is None else str(open_since)
+        return ":".join((self._log.topic_id(self.topic), digest, number, since)).rstrip(":")
 
     def number_in(self, proof: str) -> int | None:
         """Return the number of the last message."""
@@ -85,13 +87,20 @@ class TopicMessages(MessageLog):
 
     def hold_against(self, proof: str, position: Scn) -> None:
         """Make sure that the topic is the one that was read, and its last message that was read the same."""
-        topic_id, digest, number = _parts(proof)
+        topic_id, digest, number, since = _parts(proof)
         if self._log.topic_id(self.topic) != topic_id:
             raise HistoryError(
                 f"topic {self.topic} was made anew: what was not read of it is gone, and its offsets are others",
                 where=self._log.label,
             )
-        if (first := self._extent().first) > position and not number:
+        first = self._extent().first
+        if since and first >= int(since):
+            raise HistoryError(
+                f"the message at offset {int(since) - 1}, which begins a transaction that had not ended by offset"
+                f" {position - 1}, is gone: the rest of it cannot be applied alone",
+                where=self.label,
+            )
+        if first > position and not number:
             # Of numbered messages it is told by the number of the first one: offsets are also those of marks.
             raise HistoryError(
                 f"the messages from offset {position} on, which were not read, are gone; the first that is there has"
@@ -167,7 +176,7 @@ def _told(message: StoredMessage) -> str:
     return digest if number is None else f"{digest}:{number}"
 
 
-def _parts(proof: str) -> tuple[str, str, str]:
-    """Return a topic's id, and the digest and number of its last message, which may be empty."""
-    topic_id, digest, number = [*proof.split(":"), "", ""][:3]
-    return topic_id, digest, number
+def _parts(proof: str) -> tuple[str, str, str, str]:
+    """Return a topic's id, digest and number of its last message, and where a transaction has begun; see `proof_at`."""
+    topic_id, digest, number, since = [*proof.split(":"), "", "", ""][:4]
+    return topic_id, digest, number, since
