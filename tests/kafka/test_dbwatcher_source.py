@@ -73,7 +73,9 @@ def test_messages_of_a_topic_are_applied_once_in_the_order_of_their_offsets(
     assert lab.target.execute("SELECT id, name FROM t ORDER BY id").fetchall() == [(1, None), (3, "b")]
 
     # Retention takes what was read, the CREATE among it: the target says what the table is like.
+    assert "those before were deleted" not in program("plan").out
     kafka.delete_records(topic.name, before=6)
+    assert "the messages begin at offset 6, those before were deleted" in program("plan").out
     topic.put(message("9", row("INSERT", cols(id="9", ts="2024-01-02 03:04:05.678"), 30, "9")))
     last = program("run", "--until-caught-up")
     assert last.code == 0, last.err

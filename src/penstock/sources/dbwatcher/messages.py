@@ -58,6 +58,10 @@ class MessageLog(ABC):
         """Return the number of the last message that a proof is of (`_MESSAGE_SEQ`); None where it does not say it."""
         return None
 
+    def deleted_before(self) -> str | None:
+        """Return where the messages begin of which the earlier ones were deleted; None where none were."""
+        return None
+
     @property
     @abstractmethod
     def id(self) -> str:

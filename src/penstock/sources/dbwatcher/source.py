@@ -282,6 +282,10 @@ class Messages:
             complete_until=_at(found[-1].at_us) if found else NOTHING_RECORDED,
         )
 
+    def deleted_before(self) -> str | None:
+        """Return where the messages begin of which the earlier ones were deleted; None where none were."""
+        return self._log.deleted_before()
+
     def count(self) -> int:
         """How many transactions there are."""
         self._index.look()
@@ -423,6 +427,11 @@ class MessageConnector(RecordedConnector):
             if self._passes_over(name) and self._is_altered(name)
         ]
         plan.notes.append(f"{count(self._messages.count(), 'transaction')} in messages so far")
+        if (begin := self._messages.deleted_before()) is not None:
+            plan.notes.append(
+                f"the messages begin at {begin}, those before were deleted: a new receiver lacks their rows"
+                " until the tables are sent once more (`penstock resync` where they are published)"
+            )
         return plan
 
 

@@ -81,6 +81,11 @@ class TopicMessages(MessageLog):
         since = "" if open_since is None else str(open_since)
         return ":".join((self._log.topic_id(self.topic), digest, number, since)).rstrip(":")
 
+    def deleted_before(self) -> str | None:
+        """Return the first offset that is there, where it is not the topic's first."""
+        first = self._extent().first
+        return f"offset {first}" if first > 0 else None
+
     def number_in(self, proof: str) -> int | None:
         """Return the number of the last message."""
         return number_of(_parts(proof)[2])
