@@ -5,24 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from penstock.apply.detail import QueuedCount
-from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.pipeline.status import Status
 
-
-class SampledPipeline(Protocol):
-    """A pipeline as far as it is looked at: one that applies, or one that publishes."""
-
-    config: PipelineConfig
-
-    def status(self) -> Status:
-        """Say where the pipeline stands."""
-
-    def queued_counts(self) -> Sequence[QueuedCount]:
-        """Count what the error queue holds."""
+if TYPE_CHECKING:
+    from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class PipelineSample:
         return cls(status.pipeline, status, queued)
 
 
-def sample(pipeline: SampledPipeline) -> PipelineSample:
+def sample(pipeline: Pipeline | Publication) -> PipelineSample:
     """Look at a pipeline, over connections of its own; a server out of reach makes a sample that says so.
 
     Both databases are asked, so it takes some milliseconds, and up to a connection's timeout.

@@ -58,11 +58,10 @@ class QueuePages:
         name, queue = self._of(request)
         wanted = QueueFilter.of(request.query_params)
         page = await in_thread(queue.page, wanted, request.query_params)
-        return self._site.page(
+        return self._page(
             request,
             "errors.html",
-            name=name,
-            base=f"/p/{name}",
+            name,
             page=page,
             wanted=wanted,
             named=queue.named,
@@ -75,11 +74,10 @@ class QueuePages:
         name, queue = self._of(request)
         found = await in_thread(lambda: queue.errors().show(request.path_params["entry"]))
         history = await in_thread(_history_of, queue, found.entry.id)
-        return self._site.page(
+        return self._page(
             request,
             "entry.html",
-            name=name,
-            base=f"/p/{name}",
+            name,
             found=found,
             entry=found.entry,
             history=history,
@@ -94,9 +92,7 @@ class QueuePages:
         """List what people did with the queue."""
         name, queue = self._of(request)
         actions = await in_thread(lambda: queue.errors().history(most=_HISTORY))
-        return self._site.page(
-            request, "history.html", name=name, base=f"/p/{name}", actions=actions[::-1], most=_HISTORY
-        )
+        return self._page(request, "history.html", name, actions=actions[::-1], most=_HISTORY)
 
     async def act(self, request: Request) -> Response:
         """Retry, edit or delete one entry."""
@@ -136,19 +132,21 @@ class QueuePages:
         job = self._site.jobs[name].find(int(number)) if is_number else None
         if job is None:
             raise HTTPException(404, "This action is forgotten. The history of the queue has what came of it.")
-        return self._site.page(request, "action.html", name=name, base=f"/p/{name}", job=job)
+        return self._page(request, "action.html", name, job=job)
 
     def _of(self, request: Request) -> tuple[str, Queue]:
         self._site.refuse_strangers(request)
         name = self._site.watcher(request).name
         return name, self._queues[name]
 
+    def _page(self, request: Request, template: str, name: str, **shown: Any) -> Response:
+        return self._site.page(request, template, name=name, base=f"/p/{name}", **shown)
+
     def _confirm(self, request: Request, name: str, what: str, number: int, fields: Mapping[str, str]) -> Response:
-        return self._site.page(
+        return self._page(
             request,
             "confirm.html",
-            name=name,
-            base=f"/p/{name}",
+            name,
             what=what,
             number=number,
             fields=fields,
