@@ -88,6 +88,14 @@ def test_a_bundle_holds_no_secret_and_no_row_value(lab: Lab, program: Program) -
     assert settings["spark"] == {"spark.hadoop.fs.s3a.secret.key": "***"}
 
 
+def test_an_option_is_no_name_of_a_bundle(program: Program) -> None:
+    refused = program("doctor", "--bundle", "--help")
+
+    assert refused.code == 2
+    assert "--bundle needs a file, and was given '--help'. Name one: --bundle bug.zip" in refused.err
+    assert not (program.folder / "--help").exists()
+
+
 def test_a_bundle_overwrites_no_file(program: Program) -> None:
     (program.folder / "mine.zip").write_text("mine")
     refused = program("doctor", "--bundle", "mine.zip")

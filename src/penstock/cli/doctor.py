@@ -40,6 +40,8 @@ def doctor(
     """Look at the machine, both databases, Kafka and the pipeline; say what is wrong, and what mends it."""
     from penstock.doctor.diagnosis import diagnose
 
+    if bundle is not None and bundle.name.startswith("-"):
+        raise ConfigError(f"--bundle needs a file, and was given {str(bundle)!r}", do="name one: --bundle bug.zip")
     found = diagnose(file or defaults.file, timeout_s=timeout)
     if bundle is not None:
         from penstock.doctor.bundle import write_bundle
