@@ -143,7 +143,7 @@ def test_open_and_prepared_transactions_and_locks_are_named(lab: Lab, monkeypatc
             await_true(
                 lambda: lab.source.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone() is not None, 10
             )
-            seen = examine.examine(lab.source_url, examine.Asked(("public.*",), is_source=True))
+            seen = examine.examine(lab.source_url, examine.ExaminedPart(("public.*",), is_source=True))
         finally:
             lab.source.execute("ROLLBACK PREPARED 'it''s'")
             thread.join()
