@@ -24,8 +24,13 @@ def apply_entries(
     *,
     json: bool,
     skip_gone: bool = False,
+    on_hold: Sequence[str] = (),
 ) -> None:
-    """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
+    """Apply entries, and say what came of them: also when one fails, since those before it have left the queue.
+
+    Args:
+        on_hold: Entries that were skipped, and are to be counted.
+    """
     from penstock.pipeline.error_sums import AlikeNotes, kind_of_failure
 
     dry_run = options.get("dry_run", False)
@@ -44,10 +49,10 @@ def apply_entries(
         notes.close()
         # Of what was refused before anything was tried, the error says all that there is to say.
         if done or json:
-            _sum_up(done, dry_run=dry_run, json=json)
+            _sum_up(done, on_hold, dry_run=dry_run, json=json)
         raise
     notes.close()
-    _sum_up(done, dry_run=dry_run, json=json)
+    _sum_up(done, on_hold, dry_run=dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
         raise typer.Exit(3)
@@ -56,11 +61,16 @@ def apply_entries(
 _GOOD = ("applied", "would apply")
 
 
-def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
+def skipped_text(on_hold: int) -> str:
+    """How many entries were skipped because they are on hold, as the end of a sentence."""
+    return f"; skipped {on_hold:,} on hold" if on_hold else ""
+
+
+def _sum_up(done: Sequence[Retried], on_hold: Sequence[str], *, dry_run: bool, json: bool) -> None:
     from penstock.pipeline.error_sums import failures_in_short
 
     if json:
-        print_json(result_of(done, dry_run=dry_run))
+        print_json(result_of(done, on_hold, dry_run=dry_run))
     else:
         failed = [one for one in done if one.is_failed]
         fail = "would fail" if dry_run else "failed again"
@@ -71,6 +81,7 @@ def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
             f"{would} {count(len(applied), 'transaction')} from the error queue"
             + (f", of which {waited} had waited" if waited else "")
             + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
+            + skipped_text(len(on_hold) + sum(one.outcome == "on hold" for one in done))
         )
 
 
@@ -78,6 +89,8 @@ def tell(retried: Retried, *, is_last_word: bool) -> None:
     """Say of an entry what the sum at the end does not say."""
     if retried.outcome == "gone":
         warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
+    elif retried.outcome == "on hold":
+        warn(f"note: {retried.entry_id}: it was put on hold meanwhile")
     elif retried.has_gone_on:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
         say(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
@@ -89,13 +102,14 @@ def tell(retried: Retried, *, is_last_word: bool) -> None:
         say(f"{retried.entry_id}: {retried.outcome}{reason}")
 
 
-def result_of(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:
+def result_of(done: Sequence[Retried], on_hold: Sequence[str] = (), *, dry_run: bool = False) -> dict[str, Any]:
     """The same for programs: ids by what came of the entries; an interface, see docs/cli.md."""
     good, bad = ("would_apply", "would_fail") if dry_run else ("applied", "failed")
     return {
         good: [one.entry_id for one in done if one.outcome in _GOOD],
-        bad: [_failure(one) for one in done if one.is_failed and one.outcome != "held"],
-        "held": [one.entry_id for one in done if one.outcome == "held"],
+        bad: [_failure(one) for one in done if one.is_failed and one.outcome != "waits"],
+        "held": [one.entry_id for one in done if one.outcome == "waits"],
+        "on_hold": [*on_hold, *(one.entry_id for one in done if one.outcome == "on hold")],
         "went_on": [one.entry_id for one in done if one.has_gone_on],
         "gone": [one.entry_id for one in done if one.outcome == "gone"],
         "edits": {one.entry_id: list(one.edits) for one in done if one.edits},

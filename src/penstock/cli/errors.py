@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ from penstock.cli.error_options import (
     IdArgument,
     IdsArgument,
 )
-from penstock.cli.error_results import apply_entries, result_of, tell
+from penstock.cli.error_results import apply_entries, result_of, skipped_text, tell
 from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError
 from penstock.text import count, printable
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.published_queue import PublishedQueue
 
 app = typer.Typer(
-    help="See, edit, retry and delete the transactions that could not be applied, or published.", no_args_is_help=True
+    help="See, edit, retry, hold and delete the transactions that could not be applied, or published.",
+    no_args_is_help=True,
 )
 
 _NOTHING_THERE = "the error queue is empty"
@@ -62,6 +63,7 @@ def list_(
         int | None,
         typer.Option("--limit", min=1, help=f"The maximum number to list; {_SHOWN} by default, all with --json."),
     ] = None,
+    on_hold: Annotated[bool, typer.Option("--on-hold", help="Only entries that are on hold.")] = False,
     in_short: Annotated[bool, typer.Option("--summary", help="Only count them by error, table and operation.")] = False,
     file: FileOption = None,
     json: JsonOption = False,
@@ -71,7 +73,7 @@ def list_(
     from penstock.pipeline.error_sums import summary
     from penstock.pipeline.errors import ErrorFilter
 
-    wanted = meant.filter
+    wanted = replace(meant.filter, on_hold=True if on_hold else None)
     pipeline = open_file(file)
     entries = pipeline.errors().entries(wanted)
     if json and in_short:
@@ -149,13 +151,14 @@ def retry(
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Apply transactions again, in commit order; stops at the first that fails again."""
+    """Apply transactions again, in commit order; stops at the first that fails again. Those on hold are skipped."""
     wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
     edit = _function(attempt.function, pipeline)
-    chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    apply_entries(pipeline, chosen, attempt.options(edit, go_on=go_on), skip_gone=not entry_id, json=json)
+    chosen = _Chosen.of(pipeline.errors(), entry_id, wanted)
+    options = attempt.options(edit, go_on=go_on)
+    apply_entries(pipeline, chosen.ids, options, skip_gone=not entry_id, on_hold=chosen.on_hold, json=json)
 
 
 @app.command()
@@ -210,29 +213,91 @@ def delete(
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give transactions up: remove them from the queue without applying them."""
+    """Give transactions up: remove them from the queue without applying them. Those on hold are skipped."""
     wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
     queue = pipeline.errors()
-    chosen = _chosen(queue, entry_id, wanted)
-    if not entry_id and chosen and not yes:
+    chosen = _Chosen.of(queue, entry_id, wanted)
+    skipped = skipped_text(len(chosen.on_hold))
+    if not entry_id and chosen.ids and not yes:
         if json or not sys.stdin.isatty():
             raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
-        typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
-    deleted = queue.delete(*chosen, skip_gone=not entry_id)
-    if not json and not chosen:
+        names = ", ".join(chosen.ids)
+        typer.confirm(f"give up {count(len(chosen.ids), 'transaction')}: {names}{skipped}?", abort=True)
+    deleted = queue.delete(*chosen.ids, skip_gone=not entry_id)
+    if not json and chosen.is_empty:
         say(_NOTHING_THERE if every else _NOTHING_FITS)
     elif not json:
-        say(f"deleted {count(len(deleted), 'transaction')}, never to be applied")
+        say(f"deleted {count(len(deleted), 'transaction')}, never to be applied{skipped}")
     # What has waited for one of them waits no more.
+    _go_on(pipeline, {"deleted": deleted, "on_hold": chosen.on_hold}, json=json)
+
+
+@app.command()
+@takes_groups
+def hold(
+    entry_id: IdsArgument = None,
+    every: AllOption = False,
+    meant: EntryOptions = EntryOptions(),
+    note: Annotated[str, typer.Option("--note", help="Why; `errors list`, `errors show` and the page show it.")] = "",
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put transactions on hold: nobody applies or deletes them until they are released."""
+    wanted = meant.filter
+    _refuse_unclear(entry_id, wanted, every=every)
+    checked_note = _checked_note(note)
+    queue = open_file(file).errors()
+    chosen = _Chosen.of(queue, entry_id, wanted)
+    held = queue.hold(*chosen.ids, note=checked_note, skip_gone=not entry_id)
+    if json:
+        print_json({"on_hold": held, "skipped": chosen.on_hold})
+    elif chosen.is_empty:
+        say(_NOTHING_THERE if every else _NOTHING_FITS)
+    else:
+        already = f"; {len(chosen.on_hold):,} already on hold" if chosen.on_hold else ""
+        say(f"put {count(len(held), 'transaction')} on hold{already}")
+
+
+@app.command()
+@takes_groups
+def release(
+    entry_id: IdsArgument = None,
+    every: AllOption = False,
+    meant: EntryOptions = EntryOptions(),
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End the hold of transactions, so that they can be applied and deleted again."""
+    wanted = meant.filter
+    _refuse_unclear(entry_id, wanted, every=every)
+    pipeline = open_file(file)
+    queue = pipeline.errors()
+    chosen = entry_id or [entry.id for entry in queue.entries(replace(wanted, on_hold=True))]
+    released = queue.release(*chosen, skip_gone=not entry_id)
+    if not json:
+        others = f"; {len(chosen) - len(released):,} not on hold" if len(chosen) > len(released) else ""
+        say(f"released {count(len(released), 'transaction')}{others}")
+    # What one of them waited for may be gone.
+    _go_on(pipeline, {"released": released}, json=json)
+
+
+def _checked_note(note: str) -> str:
+    from penstock.pipeline.errors import checked_note
+
+    return checked_note(note)
+
+
+def _go_on(pipeline: Pipeline | Publication, done: dict[str, Any], *, json: bool) -> None:
+    """Apply what waits for nothing any more, and say so behind what was done."""
     went_on = []
     for one in pipeline.go_on(lambda text: warn(f"note: {printable(text)}")):
         went_on.append(one)
         if not json:
             tell(one, is_last_word=False)
     if json:
-        print_json({"deleted": deleted, **({"went_on": result_of(went_on)} if went_on else {})})
+        print_json({**done, **({"went_on": result_of(went_on)} if went_on else {})})
     if any(one.is_failed for one in went_on):
         raise typer.Exit(3)
 
@@ -258,7 +323,7 @@ def history(
                 print_action(a)
             return
         print_rows(
-            ["at", "who", "did", "entry", "outcome", "edited or left out", "error"],
+            ["at", "who", "did", "entry", "outcome", "edited or left out", "error", "note"],
             [
                 [
                     as_text(a.at),
@@ -269,14 +334,33 @@ def history(
                     a.outcome,
                     printable(" ".join(a.edits)),
                     printable(a.error_message or ""),
+                    printable(a.note or ""),
                 ]
                 for a in actions
             ],
         )
 
 
-def _chosen(queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
-    return entry_ids or [entry.id for entry in queue.entries(wanted)]
+@dataclass(frozen=True)
+class _Chosen:
+    """Entries to act on; and those that fit, too, but are skipped because they are on hold and were not named."""
+
+    ids: list[str]
+    on_hold: list[str]
+
+    @classmethod
+    def of(cls, queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> _Chosen:
+        if entry_ids:
+            return cls(entry_ids, [])
+        entries = queue.entries(wanted)
+        return cls(
+            [entry.id for entry in entries if entry.on_hold is None],
+            [entry.id for entry in entries if entry.on_hold is not None],
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ids and not self.on_hold
 
 
 def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Unpack
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail, QueuedCount
+from penstock.apply.error_queue import on_hold_error
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
@@ -253,10 +254,12 @@ class Pipeline(Capturing):
         See `apply.retry.retry`, and `apply.retry.RetryConfig` for the options.
 
         Args:
-            skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
+            skip_gone: The ids were read from the queue: one that is not there any more, or is on hold, is yielded as
+                such.
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
+            OnHoldError: An entry that is named is on hold, and this is no dry run; then nothing is applied.
         """
         config = replace(
             self._retry_config,
@@ -270,7 +273,10 @@ class Pipeline(Capturing):
             raise fault
         queue = self._ends.error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from retry(queue, in_commit_order(queue, entry_ids, skip_gone=skip_gone), config, tell=tell)
+            chosen = in_commit_order(queue, entry_ids, skip_gone=skip_gone)
+            if not skip_gone and not config.dry_run and (on_hold := queue.on_hold(chosen)):
+                raise on_hold_error(on_hold, where=self._target.label)
+            yield from retry(queue, chosen, config, tell=tell)
 
     def go_on(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Retried]:
         """Apply what has waited in the error queue, and waits for nothing any more; see `apply.retry.go_on`."""

@@ -239,6 +239,7 @@ class Publication(Capturing):
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is published.
+            OnHoldError: An entry that is named is on hold, and this is no dry run; then nothing is published.
             OperatorError: A role was named: there is no target whose rights would count.
         """
         if options.get("as_me", False) or options.get("role") is not None:

@@ -111,7 +111,7 @@ class SinkLedger(Ledger):
 
 
 def process_of(
-    history: History, epoch: int, *, at: datetime, transactions: int, changes: int, errors: int = 0
+    history: History, epoch: int, *, at: datetime, transactions: int, changes: int, errors: int = 0, on_hold: int = 0
 ) -> ProcessState:
     """Say where the process of a pipeline stands that has published up to the position of its history."""
     return ProcessState(
@@ -127,6 +127,7 @@ def process_of(
         transactions=transactions,
         changes=changes,
         errors=errors,
+        on_hold=on_hold,
         conflicts=0,
         resolved=0,
         history=history,

@@ -126,6 +126,8 @@ class PostgresLedger(PostgresCopyLedger):
                 " coalesce(sum(l.changes), 0)::bigint AS changes,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND NOT e.is_held) AS errors,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.is_held) AS held,"
+                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.on_hold_at IS NOT NULL)"
+                "   AS on_hold,"
                 " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
                 " coalesce(sum(l.resolved), 0)::bigint AS resolved,"
                 " (SELECT count(*) FROM penstock.ddl d WHERE d.process = p.name AND d.outcome = 'applied') AS ddl"
@@ -292,13 +294,15 @@ class PostgresLedger(PostgresCopyLedger):
         with speaking("read the error queue", self._url):
             connection = self._sql()
             row = connection.execute(
-                "SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), coalesce(sum(id), 0)"
+                "SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), coalesce(sum(id), 0),"
+                " count(*) FILTER (WHERE on_hold_at IS NOT NULL)"
                 " FROM penstock.error WHERE process = %s",
                 [self._process],
             ).fetchone()
             assert row is not None
-            failed, held, _ = row
-            # To look through all that wait takes a while; without an entry that has come or gone nothing is new.
+            failed, held, _, _ = row
+            # To look through all that wait takes a while; unless an entry has come, gone or been released, nothing is
+            # new.
             is_new, self._looked_at = row != self._looked_at, row
             may_go_on = bool(held and is_new and next_to_go_on(connection, self._process, (-1, 0)))
             if may_go_on:
