@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.apply.entry_edits import by_settings, read_place
 from penstock.apply.error_queue import EntryOutcome, NoEntryError, OnHoldError
+from penstock.change import TableName
 from penstock.cli.main import app
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.publication import Publication
@@ -83,7 +84,10 @@ def test_a_transaction_that_cannot_be_told_is_put_aside_and_what_follows_is_publ
 
     assert published(tmp_path) == [("good", "c", 2)]
     assert (progress.errors, progress.in_queue) == (1, 1)
+    assert progress.tables.changes == {(TableName("public", "good"), "insert"): 1}
     (entry,) = publication.errors().entries()
+    (queued,) = publication.queued_counts()
+    assert (str(queued.table), queued.error, queued.entries) == ("public.bad", str(entry.error_number), 1)
     assert (entry.id, entry.message_number, entry.message_count) == (f"{lab.name}.1", 2, 2)
     assert (str(entry.table), entry.op, entry.error_type) == ("public.bad", "insert", "value")
     assert "column 'm'" in entry.error_message
@@ -322,5 +326,7 @@ def test_a_run_counts_what_it_publishes_and_nothing_that_it_leaves_out(lab: Lab,
         progress = run(publication)
 
         assert (path, progress.transactions, progress.changes) == (path, 1, 2)
+        good = TableName("public", "good"), "insert"
+        assert (progress.tables.changes, progress.tables.transactions) == ({good: 2}, {good: 1})
         status = publication.status()
         assert (status.transactions, status.changes) == (1, 2)

@@ -148,8 +148,11 @@ def show_detail(more: Detail) -> None:
     if more.tables:
         say("")
         print_rows(
-            ["table", "copied at", "errors", "conflicts resolved"],
-            [[table.table, _copied(table), table.errors, table.conflicts] for table in more.tables],
+            ["table", "copied at", "changes", "errors", "conflicts resolved"],
+            [
+                [table.table, _copied(table), sum(table.changes.values()), table.errors, table.conflicts]
+                for table in more.tables
+            ],
         )
     if more.parameters:
         say("")

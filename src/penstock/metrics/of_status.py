@@ -138,14 +138,21 @@ def _of_samples(samples: Sequence[PipelineSample]) -> Iterator[Metric]:
         "Transactions in the error queue by table and error; those in state held wait behind others.",
         labels=["pipeline", "table", "error", "state"],
     )
+    changes = CounterMetricFamily(
+        "penstock_table_changes",
+        "Changes that all runs have applied; those of a batch that was broken off may be missing.",
+        labels=["pipeline", "table", "operation"],
+    )
     for one in samples:
+        for (of, op), number in one.changes.items():
+            changes.add_metric([one.pipeline, str(of), op], number)
         target.add_metric([one.pipeline], float(one.status is not None))
         taken.add_metric([one.pipeline], one.sampled_at)
         took.add_metric([one.pipeline], one.took_s)
         for found in one.queued:
             table = "" if found.table is None else str(found.table)
             queue.add_metric([one.pipeline, table, found.error, found.state], found.entries)
-    yield from (target, taken, took, queue)
+    yield from (target, taken, took, queue, changes)
 
 
 def _states(found: Sequence[Status]) -> Metric:

@@ -16,7 +16,7 @@ from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply.detail import Detail, QueuedCount
+from penstock.apply.detail import MOST_QUEUED_COUNTS, Detail, QueuedCount
 from penstock.apply.error_queue import on_hold_error
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
@@ -25,6 +25,7 @@ from penstock.apply.process import CAUGHT_UP, ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.table_counts import TableOp
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
@@ -71,9 +72,6 @@ from penstock.spark.starting import Spark
 from penstock.stream import given_up
 from penstock.verify.driver import VerifyListener, VerifyResult
 from penstock.verify.task import not_copied
-
-MOST_QUEUED_COUNTS = 1000
-"""A queue that holds more kinds of errors is a storm, and what counts kinds is to stay small."""
 
 
 class Pipeline(Capturing):
@@ -195,6 +193,13 @@ class Pipeline(Capturing):
             return None
         with closing(self._target.ledger()) as ledger:
             return ledger.detail()
+
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Return how many changes runs have applied, by table and operation; nothing before setup."""
+        if not self._target.has_ledger():
+            return {}
+        with closing(self._target.ledger()) as ledger:
+            return ledger.table_changes()
 
     def queued_counts(self) -> Sequence[QueuedCount]:
         """Count the error queue by table, error and state, the most frequent first; nothing before setup."""

@@ -15,6 +15,7 @@ from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
+from penstock.apply.table_counts import TableCounts, TableOp
 from penstock.apply.target import Unfollowed
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, label, speaking
@@ -31,6 +32,7 @@ from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
     switch,
 )
+from penstock.dialects.postgres.target.table_changes import add_table_changes, table_changes
 from penstock.errors import FencedError, OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, Joined
 from penstock.origins import DEFAULT_TAG
@@ -245,6 +247,11 @@ class PostgresLedger(PostgresCopyLedger):
                 "DELETE FROM penstock.applied WHERE process = %s AND highest_scn <= %s", [self._process, end]
             )
 
+    def count(self, tables: TableCounts) -> None:
+        """Add what was applied to the counters by table and operation; does not wait for the disk."""
+        with speaking("write the ledger", self._url):
+            add_table_changes(self._sql(), self._process, tables)
+
     def note_idle(self, consistent_at: datetime) -> None:
         """Write down that nothing waited at the source at this time."""
         with speaking("write the ledger", self._url):
@@ -335,6 +342,11 @@ class PostgresLedger(PostgresCopyLedger):
         """Return what the ledger tells beyond `state`."""
         with speaking("read the ledger", self._url):
             return detail(self._sql(), self._process)
+
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Return how many changes runs have applied, by table and operation."""
+        with speaking("read the ledger", self._url):
+            return table_changes(self._sql(), self._process)
 
     def queued_counts(self, most: int) -> Sequence[QueuedCount]:
         """Count the error queue by table, error and state; the `most` frequent ones."""

@@ -64,6 +64,16 @@ CREATE TABLE penstock.lane (
 COMMENT ON COLUMN penstock.lane.cut_scn IS 'the tick behind what is applied; the source must have it';
 COMMENT ON TABLE penstock.lane IS 'one row per apply server: who may write, and what it has applied';
 
+CREATE TABLE penstock.table_count (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  op text NOT NULL,
+  changes bigint NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name, op)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE penstock.table_count IS 'changes that runs have applied; a batch that was broken off may be missing, and nothing is decided by it';
+
 CREATE TABLE penstock.applied (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   id bigint GENERATED ALWAYS AS IDENTITY,
