@@ -201,8 +201,14 @@ def play(bank: Bank, camera: Camera) -> None:
 
 
 def take_queue(camera: Camera, home: str) -> None:
-    """The error queue: its list, an entry, the form, and what came of a dry run."""
+    """The error queue: an entry on hold, the list, an entry, the form, and what came of a dry run."""
     page = camera.page
+    page.goto(f"{home}/p/bank/errors/bank.3")
+    page.get_by_label("Note").fill("ticket 4711: ask the branch first")
+    page.get_by_role("button", name="Put on hold").click()
+    expect(page.locator(".facts")).to_contain_text("On hold")
+    page.get_by_role("link", name="Back to bank.3").click()
+    camera.take("hold")
     page.goto(f"{home}/p/bank/errors")
     camera.take("queue", whole=True)
     page.get_by_role("link", name="bank.1", exact=True).click()

@@ -15,7 +15,14 @@ import pytest
 from penstock.apply.apply_errors import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.entry_edits import AbsentValue, Setting, by_form, by_function, by_settings, read_setting
 from penstock.apply.entry_rows import stand
-from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, ErrorType, NoEntryError
+from penstock.apply.error_queue import (
+    Actor,
+    EntryAction,
+    EntryOutcome,
+    ErrorEntry,
+    ErrorType,
+    NoEntryError,
+)
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
 from penstock.change import Change
 from penstock.errors import ConfigError, OperatorError, RetryableError
@@ -494,7 +501,7 @@ def test_two_people_who_retry_one_entry_apply_it_once(target: Target) -> None:
 
     with target.queue.retry_session() as first, first.transaction():
         # The first one has begun; the second finds the entry still there, and waits.
-        assert first.remove_entry(entry_id)
+        assert first.remove_entry(entry_id) is None
         waiting = threading.Thread(target=second)
         waiting.start()
         await_true(lambda: target.one("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, seconds=30)
@@ -516,7 +523,7 @@ def test_who_gives_up_an_entry_that_is_being_applied_waits_and_is_told_that_it_i
             told.append(exc.what)
 
     with target.queue.retry_session() as first, first.transaction():
-        assert first.remove_entry(entry_id)
+        assert first.remove_entry(entry_id) is None
         waiting = threading.Thread(target=second)
         waiting.start()
         await_true(lambda: target.one("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, seconds=30)

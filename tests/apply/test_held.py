@@ -179,7 +179,7 @@ def test_one_that_waits_cannot_be_retried_before_the_other(target: Target) -> No
         target.retried(second)
     (held,) = target.retried(second, go_on=True)
 
-    assert held.outcome is EntryOutcome.HELD
+    assert held.outcome is EntryOutcome.WAITS
     assert len(queue(target)) == 4
     assert target.queue.history(most=9) == []
 

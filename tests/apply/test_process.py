@@ -19,6 +19,7 @@ from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.table_counts import TableCounts
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.history import CaptureOrigin, Consumer, History, Joined
@@ -80,6 +81,8 @@ class Ledger:
         return STATE
 
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None: ...
+
+    def count(self, tables: TableCounts) -> None: ...
 
     def note_idle(self, consistent_at: datetime) -> None: ...
 

@@ -120,6 +120,7 @@ def test_an_entry_is_mended_by_options_tried_first_and_applied_then(
         "gone": [],
         "edits": {queue[0]: ["1", "2.before.balance"]},
         "held": [],
+        "on_hold": [],
         "went_on": [],
     }
     assert balance(lab) == 150
@@ -132,7 +133,7 @@ def test_an_entry_is_mended_by_options_tried_first_and_applied_then(
     assert {one["db_user"] for one in history} == {"postgres"}
     assert all(one["os_user"] and one["host"] for one in history)
     (line,) = [row for row in program("errors", "history").out.splitlines() if "\tedit\t" in row]
-    assert line.split("\t")[3:] == [queue[0], "applied", "1 2.before.balance", ""]
+    assert line.split("\t")[3:] == [queue[0], "applied", "1 2.before.balance", "", ""]
 
 
 def test_an_entry_is_mended_in_an_editor(lab: Lab, program: Program, queue: list[str], tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ def test_entries_are_given_up_by_what_they_have_in_common(lab: Lab, program: Pro
     assert (unknown.code, "no transaction '99' in the error queue" in unknown.err) == (3, True)
     assert len(lab.errors()) == 3
 
-    assert program("errors", "delete", "--error", "1", "--yes", "--json").json == {"deleted": [queue[1]]}
+    assert program("errors", "delete", "--error", "1", "--yes", "--json").json == {"deleted": [queue[1]], "on_hold": []}
     assert program("errors", "delete", "--all", "--yes").out == "deleted 2 transactions, never to be applied\n"
 
     assert lab.errors() == []
@@ -272,6 +273,63 @@ def test_entries_are_given_up_by_what_they_have_in_common(lab: Lab, program: Pro
     history = program("errors", "history", "--json", "--limit", "2").json
     assert [(one["action"], one["entry_id"]) for one in history] == [("delete", queue[0]), ("delete", queue[2])]
     assert program("errors", "history", queue[1]).out.count("\tdelete\t") == 1
+
+
+def test_an_entry_on_hold_is_skipped_until_it_is_released(lab: Lab, program: Program, queue: list[str]) -> None:
+    account, taken, nobody = queue
+    assert program("errors", "hold", account).code == 2
+    assert program("errors", "hold", account, "--note", f"ask {HOSTILE}").out == "put 1 transaction on hold\n"
+
+    # What is shown.
+    (listed, *others) = program("errors", "list", "--json").json
+    assert (listed["on_hold"]["note"], listed["state"]) == (f"ask {HOSTILE}", "failed")
+    assert [other["on_hold"] for other in others] == [None, None]
+    assert [entry["id"] for entry in program("errors", "list", "--on-hold", "--json").json] == [account]
+    assert "\tfailed, on hold\t" in program("errors", "list").out
+    (shown,) = [line for line in program("errors", "show", account).out.splitlines() if line.startswith("on hold")]
+    assert "\x1b" not in shown
+    assert "by postgres (" in shown
+    assert ": ask a" in shown
+    status = program("status")
+    assert "3 transactions; 1 on hold" in status.out
+    assert program("status", "--json").json["on_hold"] == 1
+    assert "3 transactions, 1 of them on hold" in program("status", "--check", "--max-lag", "9999").out
+
+    # One that is named is refused, and all others with it.
+    for command in (["retry"], ["delete"], ["edit", "--skip", "2"]):
+        names = [taken, account] if command != ["edit", "--skip", "2"] else [account]
+        refused = program("errors", *command, *names)
+        assert (refused.code, f"is on hold: {account} " in refused.err) == (3, True), command
+        assert "ask" not in refused.err
+    assert [entry.id for entry in lab.errors()] == queue
+
+    # All are all others.
+    lab.target.execute("DELETE FROM customer WHERE id = 7")
+    retried = program("errors", "retry", "--all", "--go-on")
+    assert (retried.code, retried.out.splitlines()[-1]) == (
+        3,
+        "applied 1 transaction from the error queue; 1 failed again (2290); skipped 1 on hold",
+    )
+    assert program("errors", "retry", "--all", "--dry-run", "--json").json["on_hold"] == [account]
+    assert program("errors", "hold", "--all", "--note", "both", "--json").json == {
+        "on_hold": [nobody],
+        "skipped": [account],
+    }
+    assert program("errors", "release", nobody).out == "released 1 transaction\n"
+    deleted = program("errors", "delete", "--all", "--yes")
+    assert deleted.out == "deleted 1 transaction, never to be applied; skipped 1 on hold\n"
+    assert program("errors", "delete", "--all", "--yes").out.startswith("deleted 0 transactions")
+
+    # Released, it is like any other.
+    assert program("errors", "release", "--all", "--json").json == {"released": [account]}
+    lab.target.execute("UPDATE account SET balance = 100")
+    assert program("errors", "retry", account).code == 0
+    history = program("errors", "history", account, "--json").json
+    assert [(one["action"], one["outcome"], one["note"]) for one in history] == [
+        ("hold", "on hold", f"ask {HOSTILE}"),
+        ("release", "released", None),
+        ("retry", "applied", None),
+    ]
 
 
 def test_hostile_names_and_values_are_shown_as_what_they_are(lab: Lab, program: Program) -> None:

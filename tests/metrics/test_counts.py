@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from penstock.apply.detail import QueuedCount
@@ -11,6 +12,7 @@ from penstock.apply.lane import LaneResult, ServerConfig
 from penstock.apply.table_counts import TableCounts
 from penstock.change import TableName
 from penstock.position import Limit
+from tests.hand_made import T, as_batch, insert
 from tests.lab import Lab
 
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int)"
@@ -116,3 +118,33 @@ def test_the_error_queue_is_counted_by_table_and_error(shop: Lab) -> None:
     assert len({one.error for one in found}) == 2
     assert shop.ledger.queued_counts(1) == found[:1]
     assert all(isinstance(one, QueuedCount) and one.error.isdigit() for one in found)
+
+
+def test_what_runs_have_applied_adds_up_in_the_ledger_and_a_partition_is_its_table(lab: Lab) -> None:
+    lab.setup("CREATE TABLE a (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)")
+    lab.target.execute("CREATE TABLE low PARTITION OF a FOR VALUES FROM (0) TO (9)")
+    assert lab.pipeline().table_changes() == {}
+    counts = TableCounts()
+    counts.changes.update({(A, "insert"): 2, (TableName("public", "low"), "insert"): 3, (B, "delete"): 4})
+    counts.changes[A, "update"] = 0
+
+    lab.ledger.count(counts)
+    lab.ledger.count(counts)
+    lab.ledger.count(TableCounts())
+
+    assert lab.pipeline().table_changes() == {(A, "insert"): 10, (B, "delete"): 8}
+    detail = lab.pipeline().detail()
+    assert detail is not None
+    assert [(one.table, one.changes) for one in detail.tables] == [(A, {"insert": 10})]
+    assert detail.to_json()["tables"][0]["changes"] == {"insert": 10}
+
+
+def test_rows_of_the_change_stream_are_counted_like_changes() -> None:
+    rows = as_batch([T(1, insert("emp", id=1), insert("emp", id=2)), T(2, insert("emp", id=3), insert("dept", id=4))])
+    counts = TableCounts()
+
+    counts.add_rows(pa.Table.from_batches([rows]))
+
+    emp, dept = (TableName("public", "emp"), "insert"), (TableName("public", "dept"), "insert")
+    assert counts.changes == {emp: 3, dept: 1}
+    assert counts.transactions == {emp: 2, dept: 1}

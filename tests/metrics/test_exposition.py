@@ -95,12 +95,23 @@ def everything() -> bytes:
         open_transactions=[OpenTransaction("x", NOW, 7)],
     )
     queued = [QueuedCount(ORDERS, "26787", "failed", 2), QueuedCount(None, "", "held", 1)]
-    return exposition([looked(one, queued), looked(status("other"))], [worked()])
+    counted = replace(looked(one, queued), changes={(ORDERS, "insert"): 7, (ORDERS, "delete"): 2})
+    return exposition([counted, looked(status("other"))], [worked()])
 
 
 def test_promtool_finds_nothing_to_say() -> None:
     assert lint(everything()) == ""
     assert lint(exposition([])) == ""
+
+
+def test_changes_of_all_runs_are_told_by_table_and_operation() -> None:
+    found = series(everything(), "penstock_table_changes_total")
+    assert found == {("delete", "public.orders"): 2, ("insert", "public.orders"): 7}
+
+
+def test_what_is_on_hold_is_told() -> None:
+    text = exposition([looked(status(errors=2, on_hold=1))])
+    assert value(text, "penstock_error_queue_on_hold_transactions") == 1
 
 
 def test_promtool_would_say_something() -> None:

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.apply.entry_edits import by_settings, read_place
-from penstock.apply.error_queue import EntryOutcome, NoEntryError
+from penstock.apply.error_queue import EntryOutcome, NoEntryError, OnHoldError
+from penstock.change import TableName
 from penstock.cli.main import app
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.publication import Publication
@@ -83,7 +84,10 @@ def test_a_transaction_that_cannot_be_told_is_put_aside_and_what_follows_is_publ
 
     assert published(tmp_path) == [("good", "c", 2)]
     assert (progress.errors, progress.in_queue) == (1, 1)
+    assert progress.tables.changes == {(TableName("public", "good"), "insert"): 1}
     (entry,) = publication.errors().entries()
+    (queued,) = publication.queued_counts()
+    assert (str(queued.table), queued.error, queued.entries) == ("public.bad", str(entry.error_number), 1)
     assert (entry.id, entry.message_number, entry.message_count) == (f"{lab.name}.1", 2, 2)
     assert (str(entry.table), entry.op, entry.error_type) == ("public.bad", "insert", "value")
     assert "column 'm'" in entry.error_message
@@ -185,6 +189,37 @@ def test_what_is_retried_is_applied_from_the_events_like_all_else(lab: Lab, publ
 
     assert lab.rows("good") == [(1,), (2,)]
     assert lab.rows("bad") == [(0, None), (1, None)]
+
+
+def test_an_entry_on_hold_is_neither_published_nor_deleted(lab: Lab, publishing: Open, tmp_path: Path) -> None:
+    publication = publishing()
+    commit(lab, BOTH.format(n=1), BOTH.format(n=2))
+    run(publication)
+    assert publication.errors().hold("1", note="ticket 4711") == [f"{lab.name}.1"]
+
+    first, second = publishing().errors().entries()
+    assert first.on_hold is not None
+    assert (first.on_hold.note, second.on_hold) == ("ticket 4711", None)
+    assert (publication.status().errors, publication.status().on_hold) == (2, 1)
+    with pytest.raises(OnHoldError, match="is on hold"):
+        list(publication.retry(["2", "1"]))
+    with pytest.raises(OnHoldError, match="is on hold"):
+        publication.errors().delete("2", "1")
+    mend = by_settings([read_place("2.after.m", None, option="--null")], ())
+    retried = publication.retry([first.id, second.id], mend=mend, skip_gone=True)
+    assert [one.outcome for one in retried] == [EntryOutcome.ON_HOLD, EntryOutcome.APPLIED]
+    assert publication.errors().delete(first.id, skip_gone=True) == []
+
+    # A run that goes on keeps it as it is.
+    lab.source.execute("INSERT INTO good VALUES (5)")
+    run(publication)
+    assert publication.errors().hold(first.id, note="others", skip_gone=True) == []
+    assert publication.errors().release("1") == [first.id]
+    (retried_again,) = publication.retry(["1"], mend=mend)
+
+    assert retried_again.outcome is EntryOutcome.APPLIED
+    found = [(table, number) for table, _, number in published(tmp_path)]
+    assert found == [("good", 2), ("bad", 2), ("good", 5), ("good", 1), ("bad", 1)]
 
 
 def test_a_deleted_entry_is_never_published(lab: Lab, publishing: Open, tmp_path: Path) -> None:
@@ -291,5 +326,7 @@ def test_a_run_counts_what_it_publishes_and_nothing_that_it_leaves_out(lab: Lab,
         progress = run(publication)
 
         assert (path, progress.transactions, progress.changes) == (path, 1, 2)
+        good = TableName("public", "good"), "insert"
+        assert (progress.tables.changes, progress.tables.transactions) == ({good: 2}, {good: 1})
         status = publication.status()
         assert (status.transactions, status.changes) == (1, 2)

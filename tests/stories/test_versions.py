@@ -164,6 +164,8 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 13: the handler of DDL in the view of processes",
         "upgrade the ledger to version 14: a log of DDL that was carried out",
         "upgrade the ledger to version 15: the error queue in commit order, page by page",
+        "upgrade the ledger to version 16: entries of the error queue that a person has put on hold",
+        "upgrade the ledger to version 17: how many changes runs have applied, by table and operation",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -482,6 +484,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
         "ledger_entries",
         "resync",
         "retry_session",
+        "table_changes",
         "teardown",
     }
 

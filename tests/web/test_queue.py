@@ -104,7 +104,7 @@ def test_what_waits_behind_an_entry_is_shown_as_such_and_goes_on_with_it(shop: L
     shop.source.execute("UPDATE customer SET name = 'Cleo' WHERE id = 1")
     shop.apply(config=ServerConfig(hold_dependents=True))
     person = client(serve(config_of(shop, hold_dependents="true")))
-    assert "held behind lab.1" in person.get("/p/lab/errors").text
+    assert "waits behind lab.1" in person.get("/p/lab/errors").text
     waiting = person.get("/p/lab/errors/2").text
     assert 'It waits for <a href="/p/lab/errors/lab.1">lab.1</a>' in waiting
 

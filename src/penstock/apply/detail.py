@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from penstock.apply.table_counts import TableOp
 from penstock.change import TableName
 from penstock.position import Scn
+
+MOST_QUEUED_COUNTS = 1000
+"""A queue that holds more kinds of errors is a storm, and what counts kinds is to stay small."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class TableDetail:
         conflicts: Entries of the conflict log.
         chunks, chunks_copied: Of its first copy; 0 where it was not cut into chunks yet.
         rows_copied: How many rows these chunks had.
+        changes: How many changes runs have applied to it, by operation; those of its partitions included.
         written: Rows that were inserted, updated and deleted in the target's table since the server counts them, its
             copy included, whoever did it; None where the server does not say.
     """
@@ -54,6 +59,7 @@ class TableDetail:
     chunks_copied: int = 0
     rows_copied: int = 0
     written: int | None = None
+    changes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,11 @@ class Detail:
     servers: Sequence[ServerDetail]
     tables: Sequence[TableDetail]
     parameters: Sequence[ParameterDetail]
+
+    @property
+    def changes(self) -> Mapping[TableOp, int]:
+        """How many changes runs have applied, by table and operation."""
+        return {(one.table, op): number for one in self.tables for op, number in one.changes.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data; an interface, see docs/cli.md."""

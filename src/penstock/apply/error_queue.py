@@ -68,6 +68,20 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
+class EntryHold:
+    """A person's decision that nobody applies or deletes an entry until it is released.
+
+    Attributes:
+        by: Who it was, to the server and as the client said.
+        note: Why.
+    """
+
+    at: datetime
+    by: str
+    note: str
+
+
+@dataclass(frozen=True)
 class ErrorEntry:
     """A transaction in the error queue, without its changes.
 
@@ -81,6 +95,7 @@ class ErrorEntry:
         recipient: The role that could not apply it; None where that is not known.
         is_held: It was not tried, because it depends on an earlier transaction in the queue.
         behind: The first entry that it waits for; None where that is gone, and it goes on as soon as anyone applies.
+        on_hold: By whom it was put on hold, and why; None where it was not. Has nothing to do with `is_held`.
     """
 
     id: str
@@ -100,6 +115,7 @@ class ErrorEntry:
     recipient: str | None
     is_held: bool = False
     behind: str | None = None
+    on_hold: EntryHold | None = None
 
     @property
     def place(self) -> EntryPlace:
@@ -108,8 +124,9 @@ class ErrorEntry:
 
     @property
     def state(self) -> str:
-        """Whether it failed, or waits for what."""
-        return "failed" if not self.is_held else f"held behind {self.behind}" if self.behind else "held, free to go on"
+        """Whether it failed, or what it waits for; and whether it is on hold."""
+        waits = f"waits behind {self.behind}" if self.behind else "free to go on"
+        return (waits if self.is_held else "failed") + (", on hold" if self.on_hold else "")
 
     @property
     def error_type(self) -> ErrorType | None:
@@ -134,6 +151,7 @@ class EntrySelection:
         errors: Error numbers, or codes of the database; the entry has one of them. Empty: any.
         since, until: The transaction failed first at this time, or later; at this time, or earlier.
         text: The error message holds it, in large or in small letters.
+        on_hold: The entry is on hold, or is not; None: either.
         after, before: Only entries behind this place; before this place, and then the last of these.
         most: At most so many; None: all.
     """
@@ -143,6 +161,7 @@ class EntrySelection:
     since: datetime | None = None
     until: datetime | None = None
     text: str = ""
+    on_hold: bool | None = None
     after: EntryPlace | None = None
     before: EntryPlace | None = None
     most: int | None = None
@@ -153,6 +172,20 @@ EVERY_ENTRY = EntrySelection()
 
 class NoEntryError(OperatorError):
     """The error queue has no such entry, or has it no more."""
+
+
+class OnHoldError(OperatorError):
+    """An entry that was named is on hold."""
+
+
+def on_hold_error(entry_ids: Collection[str], *, where: str) -> OnHoldError:
+    """Say which entries are on hold."""
+    names = " ".join(sorted(entry_ids))
+    return OnHoldError(
+        f"nothing was applied or deleted, because what is named is on hold: {names}",
+        where=where,
+        do=f"see by whom and why with `penstock errors show`; `penstock errors release {names}` ends it",
+    )
 
 
 @dataclass(frozen=True)
@@ -192,6 +225,8 @@ class EntryAction(StrEnum):
     DRY_RUN = "dry run"
     GO_ON = "go on"
     """What it waited for was retried or deleted, so it was applied; not by itself chosen by a person."""
+    HOLD = "hold"
+    RELEASE = "release"
 
 
 class EntryOutcome(StrEnum):
@@ -202,7 +237,10 @@ class EntryOutcome(StrEnum):
     DELETED = "deleted"
     WOULD_APPLY = "would apply"
     WOULD_FAIL = "would fail"
-    HELD = "held"
+    ON_HOLD = "on hold"
+    """It is on hold now; or it was already, and so it was neither applied nor deleted, which is in no history."""
+    RELEASED = "released"
+    WAITS = "waits"
     """It waits for an entry that is still in the queue. Nothing was done, so it is in no history."""
     GONE = "gone"
     """Another session had applied or deleted the entry meanwhile. Nothing was done, so it is in no history."""
@@ -216,6 +254,7 @@ class Note:
         role: Whose rights the changes were applied with; None for those of the connection.
         edits: Which values were edited, as `2.before.price`, and which changes were left out, as `2`.
         error: Why it failed.
+        note: Why it was put on hold.
     """
 
     entry: ErrorEntry
@@ -225,6 +264,7 @@ class Note:
     edits: Sequence[str] = ()
     error: str | None = None
     error_number: int | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +274,7 @@ class PastAction:
     Attributes:
         db_user: Who it was to the server.
         os_user, host: Who it was on which machine, as the client said.
+        note: Why it was put on hold.
     """
 
     at: datetime
@@ -249,6 +290,7 @@ class PastAction:
     edits: Sequence[str]
     error_number: int | None
     error_message: str | None
+    note: str | None = None
 
 
 class ErrorQueue(ABC):
@@ -291,11 +333,40 @@ class ErrorQueue(ABC):
         """Remove entries, all of them or none; nothing is applied, and no watermark moves. Raises as `load` does.
 
         Args:
-            skip_gone: Pass by those that are not there any more, which another session has applied or deleted.
+            skip_gone: Skip those that are on hold, and those that another session has applied or deleted.
 
         Returns:
             The ids of those that were removed, in full.
+
+        Raises:
+            OnHoldError: One of them is on hold.
         """
+
+    @abstractmethod
+    def hold(self, *entry_ids: str, note: str, skip_gone: bool = False) -> Sequence[str]:
+        """Put entries on hold, all of them or none, for a reason. Raises as `load` does.
+
+        Args:
+            skip_gone: Skip those that are on hold already, which otherwise get the new note, and those that are gone.
+
+        Returns:
+            The ids of those that were put on hold, in full.
+        """
+
+    @abstractmethod
+    def release(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """End the hold of entries, all of them or none. Raises as `load` does.
+
+        Args:
+            skip_gone: Skip those that are gone.
+
+        Returns:
+            The ids of those that were on hold until now, in full.
+        """
+
+    @abstractmethod
+    def on_hold(self, entry_ids: Collection[str]) -> Collection[str]:
+        """Return those of the entries that are on hold, by their ids in full."""
 
     @abstractmethod
     def note(self, *notes: Note) -> None:
@@ -351,15 +422,15 @@ class RetrySession(TargetSession):
 
     @abstractmethod
     def next_to_go_on(self, after: tuple[int, int] = (-1, 0)) -> tuple[int, int] | None:
-        """Return position and number of the first held entry that waits for nothing; None where there is none.
+        """Return position and number of the first held entry that waits for nothing and is not on hold; None without.
 
         Args:
             after: Position and number of one behind which to look.
         """
 
     @abstractmethod
-    def remove_entry(self, entry_id: str) -> bool:
-        """Delete an entry inside the open transaction; False when another session has."""
+    def remove_entry(self, entry_id: str, *, even_on_hold: bool = False) -> EntryOutcome | None:
+        """Delete an entry inside the open transaction; gone or on hold when that cannot be done."""
 
     @abstractmethod
     def note(self, note: Note) -> None:

@@ -162,6 +162,7 @@ class ProcessState:
         consistent_at: Source commit time up to which everything is applied.
         errors: Transactions in the error queue that failed.
         held: Transactions that wait behind these.
+        on_hold: How many of both a person has put on hold.
         ddl: How often DDL of the source was carried out here.
         conflicts: Those that sent a transaction to the error queue.
         resolved: Entries of the conflict log that were ever written.
@@ -184,6 +185,7 @@ class ProcessState:
     resolved: int
     history: History
     held: int = 0
+    on_hold: int = 0
     ddl: int = 0
 
 

@@ -27,6 +27,7 @@ from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.progress import Progress
 from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.table_counts import TableCounts, sum_of
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.events import Event, tell
@@ -161,6 +162,9 @@ class Ledger(Protocol):
 
     def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
         """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
+
+    def count(self, tables: TableCounts) -> None:
+        """Add what was applied to the counters by table and operation, by which nothing is decided."""
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return some more of the transactions that went to the error queue since the last call, until there are none.
@@ -372,6 +376,8 @@ class ApplyProcess:
         began, began_ns = time.monotonic(), time.time_ns()
         with self._confirmed():
             results = self._feed.apply(batch, lanes)
+        # Before anything ends the run: what the lanes have committed is applied, whatever becomes of the batch.
+        self._ledger.count(sum_of(result.tables for result in results))
         took_s = time.monotonic() - began
         applied = _Applied(batch, lanes, Interval(began_ns, time.time_ns()), results)
         self._lane_sizing.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)

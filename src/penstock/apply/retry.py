@@ -74,7 +74,7 @@ class Retried:
     """What came of one entry.
 
     Attributes:
-        outcome: Applied, failed or gone; in a dry run what would have come of it.
+        outcome: Applied, failed, gone or on hold; in a dry run what would have come of it.
         error: Why it failed.
         failure: Which change failed, and why, where it was one that the target refused.
         edits: See `Note`.
@@ -107,7 +107,7 @@ def retry(
     that waits for an entry that is still there is not applied.
 
     Changes of a table that was copied, or truncated, after them are left out: they would undo it. An entry that another
-    session has applied or deleted is passed by.
+    session has applied or deleted is skipped, and so is one that is on hold, except in a dry run.
 
     Args:
         tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
@@ -182,12 +182,15 @@ class _Attempts:
             return
         behind = self._session.waits_for(entry_id)
         if behind is not None:
-            yield Retried(entry_id, EntryOutcome.HELD, _still_held(entry_id, behind)), None
+            yield Retried(entry_id, EntryOutcome.WAITS, _still_waits(entry_id, behind)), None
             return
         try:
             entry, whole = self._queue.load(entry_id)
         except NoEntryError:
             yield Retried(entry_id, EntryOutcome.GONE), None
+            return
+        if entry.on_hold is not None and not self._config.dry_run:
+            yield Retried(entry_id, EntryOutcome.ON_HOLD), None
             return
         retried, note = self._try(entry, whole, self._config.edit)
         yield retried, note
@@ -209,7 +212,7 @@ class _Attempts:
                 continue
             retried, note = self._try(entry, whole, None, has_gone_on=True)
             self._went_on.add(entry.id)
-            if retried.outcome is not EntryOutcome.GONE:
+            if retried.outcome not in (EntryOutcome.GONE, EntryOutcome.ON_HOLD):
                 yield retried, note
 
     def _try(
@@ -230,8 +233,9 @@ class _Attempts:
             if deed is EntryAction.EDIT and not edited.edits:
                 # A function has looked at it, and found nothing to edit.
                 note = replace(note, deed=EntryAction.RETRY)
-            if not self._apply(note, whole, edited, catalog):
-                return Retried(entry_id, EntryOutcome.GONE), None
+            kept = self._apply(note, whole, edited, catalog)
+            if kept is not None:
+                return Retried(entry_id, kept), None
         except _RefusedError as exc:
             failure, error = exc.failure, exc.error
             note = replace(note, error=str(failure.error), error_number=failure.error.number)
@@ -251,8 +255,10 @@ class _Attempts:
             self._queue.note(note)
         return Retried(entry_id, note.outcome, error, failure, note.edits, has_gone_on), note
 
-    def _apply(self, note: Note, whole: Transaction, edited: EditedEntry, catalog: TargetCatalog) -> bool:
-        """Apply the changes and remove the entry in one transaction; False when the entry is gone."""
+    def _apply(
+        self, note: Note, whole: Transaction, edited: EditedEntry, catalog: TargetCatalog
+    ) -> EntryOutcome | None:
+        """Apply the changes and remove the entry in one transaction; gone or on hold when that cannot be done."""
         entry_id = note.entry.id
         numbered = self._wanted(note.entry, whole, edited.changes, catalog)
         transaction = replace(whole, changes=[change for _, change in numbered])
@@ -267,8 +273,9 @@ class _Attempts:
         )
         try:
             with self._session.transaction():
-                if not self._session.remove_entry(entry_id):
-                    return False
+                kept = self._session.remove_entry(entry_id, even_on_hold=self._config.dry_run)
+                if kept is not None:
+                    return kept
                 if not self._config.dry_run:
                     self._session.note(note)
                 with self._session.acting_as(note.role):
@@ -283,7 +290,7 @@ class _Attempts:
             if failure.message_number:
                 failure = replace(failure, message_number=numbered[failure.message_number - 1][0])
             raise _RefusedError(failure, _still_failing(entry_id, failure, len(whole.changes))) from exc
-        return True
+        return None
 
     def _wanted(
         self, entry: ErrorEntry, whole: Transaction, changes: Sequence[Numbered], catalog: TargetCatalog
@@ -317,7 +324,7 @@ class _Attempts:
         return wanted
 
 
-def _still_held(entry_id: str, behind: str) -> OperatorError:
+def _still_waits(entry_id: str, behind: str) -> OperatorError:
     return OperatorError(
         f"transaction {entry_id} waits for {behind}, on which it depends",
         do=f"retry, edit or delete {behind}; then this one goes on by itself",

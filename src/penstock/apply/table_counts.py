@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
+from penstock import change as c
 from penstock.apply.group import Group
 from penstock.change import Change, TableName
 
@@ -17,6 +19,14 @@ TableOp: TypeAlias = tuple[TableName, str]
 
 _MARKS = 10_000_000
 """So many bytes at most are taken to mark which transactions have which operations."""
+
+
+def sum_of(counts: Iterable[TableCounts]) -> TableCounts:
+    """Add up the counts of lanes."""
+    total = TableCounts()
+    for one in counts:
+        total.add(one)
+    return total
 
 
 @dataclass
@@ -71,6 +81,16 @@ class TableCounts:
     def as_one_transaction(self) -> TableCounts:
         """The same changes, counted as those of one transaction."""
         return TableCounts(self.changes, Counter(dict.fromkeys(self.changes, 1)))
+
+    def add_rows(self, rows: pa.Table) -> None:
+        """Count rows of the change stream."""
+        found = rows.group_by([c.SCHEMA_NAME, c.TABLE_NAME, c.OP]).aggregate(
+            [(c.COMMIT_SCN, "count"), (c.COMMIT_SCN, "count_distinct")]
+        )
+        for row in found.to_pylist():
+            key = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), row[c.OP]
+            self.changes[key] += row[f"{c.COMMIT_SCN}_count"]
+            self.transactions[key] += row[f"{c.COMMIT_SCN}_count_distinct"]
 
     def to_plain(self) -> list[list[object]]:
         """The counts as plain data, which `of_plain` reads in another process."""

@@ -71,10 +71,17 @@ def print_entries(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publicatio
         number = entry.error_number or entry.error_code
         change = "its commit" if not entry.message_number else f"change {entry.message_number} of {entry.message_count}"
         of = f"{entry.op} {named(entry.table, pipeline)}" if entry.table else count(entry.message_count, "change")
-        failed = "held" if entry.is_held else f"{change}, error {number}" if number else change
+        failed = entry.state if entry.is_held else f"{change}, error {number}" if number else change
         say(printable(f"{entry.id:<{width}}  {at}  {of}, {failed}"))
-        if not entry.is_held:
-            print_with_margin(" " * (width + 2), printable(entry.error_message))
+        for text in (None if entry.is_held else entry.error_message, _hold(entry)):
+            if text:
+                print_with_margin(" " * (width + 2), printable(text))
+
+
+def _hold(entry: ErrorEntry) -> str:
+    """By whom an entry was put on hold, when and why; empty where it was not."""
+    hold = entry.on_hold
+    return "" if hold is None else f"on hold since {short_time(hold.at)} by {hold.by}: {hold.note}"
 
 
 def print_action(action: PastAction) -> None:
@@ -82,7 +89,7 @@ def print_action(action: PastAction) -> None:
     role = f" as {action.role}" if action.role not in (None, action.db_user) else ""
     who = f"{action.db_user}{role} ({action.os_user} on {action.host})"
     say(printable(f"{short_time(action.at)}  {action.action} {action.entry_id}: {action.outcome}, by {who}"))
-    for text in filter(None, (" ".join(action.edits), action.error_message)):
+    for text in filter(None, (" ".join(action.edits), action.error_message, action.note)):
         print_with_margin(" " * 16, printable(text))
 
 
@@ -100,6 +107,7 @@ def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
             ("as", printable(entry.recipient or "unknown")),
             ("error", "" if entry.is_held else f"{codes} {entry.error_type}".strip()),
             ("message", printable(entry.error_message)),
+            *([("on hold", printable(_hold(entry).removeprefix("on hold ")))] if entry.on_hold else []),
         ]
     )
     for number, current in enumerate(found.current_rows, start=1):

@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.console import (
-    TIME,
     FileOption,
     JsonOption,
     as_text,
     open_file,
     out,
-    parse_time,
     print_json,
     print_rows,
     say,
     warn,
 )
+from penstock.cli.error_options import (
+    ID_HELP,
+    AllOption,
+    AttemptOptions,
+    EditOptions,
+    EntryOptions,
+    IdArgument,
+    IdsArgument,
+)
+from penstock.cli.error_results import apply_entries, result_of, skipped_text, tell
 from penstock.cli.groups import takes_groups
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.entry_edits import EntryEdit, Setting
+    from penstock.apply.entry_edits import EntryEdit
     from penstock.apply.error_queue import ErrorEntry
-    from penstock.apply.retry import Retried, RetryOptions
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
     from penstock.pipeline.publication import Publication
     from penstock.pipeline.published_queue import PublishedQueue
 
 app = typer.Typer(
-    help="See, edit, retry and delete the transactions that could not be applied, or published.", no_args_is_help=True
+    help="See, edit, retry, hold and delete the transactions that could not be applied, or published.",
+    no_args_is_help=True,
 )
 
 _NOTHING_THERE = "the error queue is empty"
@@ -45,113 +53,6 @@ _NOTHING_FITS = "no entry of the error queue fits"
 
 _SHOWN = 100
 """So many entries are listed for a person who does not say how many."""
-
-_ID = "As `penstock errors list` names it: shop.12, or just 12."
-
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID)]
-AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
-TableOption = Annotated[
-    list[str] | None,
-    typer.Option("--table", metavar="PATTERN", help="Entries that change a table like schema.table; repeatable."),
-]
-ErrorOption = Annotated[
-    list[str] | None,
-    typer.Option("--error", metavar="NUMBER", help="Entries with this error number or SQLSTATE; repeatable."),
-]
-SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help=f"First failed at this time or later: {TIME}")
-]
-UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="First failed at this time or earlier.")
-]
-TextOption = Annotated[str, typer.Option("--text", help="Entries whose error message contains this text.")]
-AsMeOption = Annotated[
-    bool,
-    typer.Option("--as-me", help="Use the rights of the connection's user, not of the role that failed to apply it."),
-]
-RoleOption = Annotated[str | None, typer.Option("--role", help="Use the rights of this role at the target.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Try it, roll it back, and report the outcome.")]
-WithOption = Annotated[
-    str | None,
-    typer.Option("--with", metavar="MODULE:FUNCTION", help="Edit each change with your own function; see docs/cli.md."),
-]
-
-
-@dataclass(frozen=True)
-class EntryOptions:
-    """Which entries are meant."""
-
-    table: TableOption = None
-    error: ErrorOption = None
-    since: SinceOption = None
-    until: UntilOption = None
-    text: TextOption = ""
-
-    @property
-    def filter(self) -> ErrorFilter:
-        """The same for the queue."""
-        from penstock.patterns import TablePattern
-        from penstock.pipeline.errors import ErrorFilter
-
-        return ErrorFilter(
-            tables=tuple(TablePattern.parse(pattern) for pattern in self.table or ()),
-            errors=tuple(self.error or ()),
-            since=parse_time(self.since, option="--since"),
-            until=parse_time(self.until, option="--until"),
-            text=self.text,
-        )
-
-
-@dataclass(frozen=True)
-class AttemptOptions:
-    """By whose values, and whose rights, entries are applied again."""
-
-    function: WithOption = None
-    as_me: AsMeOption = False
-    role: RoleOption = None
-    dry_run: DryRunOption = False
-
-    def options(self, edit: EntryEdit | None, *, go_on: bool = False) -> RetryOptions:
-        """The same for the pipeline."""
-        if self.as_me and self.role is not None:
-            raise ConfigError("say either --as-me, or --role")
-        return {
-            "mend": edit,
-            "as_me": self.as_me,
-            "role": self.role,
-            "go_on": go_on,
-            "dry_run": self.dry_run,
-        }
-
-
-@dataclass(frozen=True)
-class EditOptions:
-    """Which values of an entry are other ones."""
-
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="N.IMAGE.COLUMN=TEXT", help="A value, as 2.before.price=10; repeatable."),
-    ] = None
-    null: Annotated[
-        list[str] | None, typer.Option("--null", metavar="N.IMAGE.COLUMN", help="SQL NULL for a value; repeatable.")
-    ] = None
-    unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Remove a column from the change; repeatable."),
-    ] = None
-    skip: Annotated[list[int] | None, typer.Option("--skip", metavar="N", help="Skip a change; repeatable.")] = None
-
-    @property
-    def settings(self) -> list[Setting]:
-        """The values."""
-        from penstock.apply.entry_edits import AbsentValue, read_place, read_setting
-
-        return [
-            *(read_setting(text, option="--set") for text in self.setting or ()),
-            *(read_place(text, None, option="--null") for text in self.null or ()),
-            *(read_place(text, AbsentValue.ABSENT, option="--unset") for text in self.unset or ()),
-        ]
 
 
 @app.command("list")
@@ -162,6 +63,7 @@ def list_(
         int | None,
         typer.Option("--limit", min=1, help=f"The maximum number to list; {_SHOWN} by default, all with --json."),
     ] = None,
+    on_hold: Annotated[bool, typer.Option("--on-hold", help="Only entries that are on hold.")] = False,
     in_short: Annotated[bool, typer.Option("--summary", help="Only count them by error, table and operation.")] = False,
     file: FileOption = None,
     json: JsonOption = False,
@@ -171,7 +73,7 @@ def list_(
     from penstock.pipeline.error_sums import summary
     from penstock.pipeline.errors import ErrorFilter
 
-    wanted = meant.filter
+    wanted = replace(meant.filter, on_hold=True if on_hold else None)
     pipeline = open_file(file)
     entries = pipeline.errors().entries(wanted)
     if json and in_short:
@@ -249,13 +151,14 @@ def retry(
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Apply transactions again, in commit order; stops at the first that fails again."""
+    """Apply transactions again, in commit order; stops at the first that fails again. Those on hold are skipped."""
     wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
     edit = _function(attempt.function, pipeline)
-    chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    _apply(pipeline, chosen, attempt.options(edit, go_on=go_on), skip_gone=not entry_id, json=json)
+    chosen = _Chosen.of(pipeline.errors(), entry_id, wanted)
+    options = attempt.options(edit, go_on=go_on)
+    apply_entries(pipeline, chosen.ids, options, skip_gone=not entry_id, on_hold=chosen.on_hold, json=json)
 
 
 @app.command()
@@ -284,7 +187,7 @@ def edit(
     pipeline = open_file(file)
 
     def apply(edit: EntryEdit) -> None:
-        _apply(pipeline, [entry_id], attempt.options(edit), json=json)
+        apply_entries(pipeline, [entry_id], attempt.options(edit), json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
@@ -295,7 +198,7 @@ def edit(
 
         with edited(pipeline, entry_id, keep=attempt.dry_run) as text:
             if text is None:
-                say("nothing was edited, and nothing applied") if not json else print_json(_result([]))
+                say("nothing was edited, and nothing applied") if not json else print_json(result_of([]))
             else:
                 apply(by_form(text))
 
@@ -310,36 +213,98 @@ def delete(
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give transactions up: remove them from the queue without applying them."""
+    """Give transactions up: remove them from the queue without applying them. Those on hold are skipped."""
     wanted = meant.filter
     _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_file(file)
     queue = pipeline.errors()
-    chosen = _chosen(queue, entry_id, wanted)
-    if not entry_id and chosen and not yes:
+    chosen = _Chosen.of(queue, entry_id, wanted)
+    skipped = skipped_text(len(chosen.on_hold))
+    if not entry_id and chosen.ids and not yes:
         if json or not sys.stdin.isatty():
             raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
-        typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
-    deleted = queue.delete(*chosen, skip_gone=not entry_id)
-    if not json and not chosen:
+        names = ", ".join(chosen.ids)
+        typer.confirm(f"give up {count(len(chosen.ids), 'transaction')}: {names}{skipped}?", abort=True)
+    deleted = queue.delete(*chosen.ids, skip_gone=not entry_id)
+    if not json and chosen.is_empty:
         say(_NOTHING_THERE if every else _NOTHING_FITS)
     elif not json:
-        say(f"deleted {count(len(deleted), 'transaction')}, never to be applied")
+        say(f"deleted {count(len(deleted), 'transaction')}, never to be applied{skipped}")
     # What has waited for one of them waits no more.
+    _go_on(pipeline, {"deleted": deleted, "on_hold": chosen.on_hold}, json=json)
+
+
+@app.command()
+@takes_groups
+def hold(
+    entry_id: IdsArgument = None,
+    every: AllOption = False,
+    meant: EntryOptions = EntryOptions(),
+    note: Annotated[str, typer.Option("--note", help="Why; `errors list`, `errors show` and the page show it.")] = "",
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put transactions on hold: nobody applies or deletes them until they are released."""
+    wanted = meant.filter
+    _refuse_unclear(entry_id, wanted, every=every)
+    checked_note = _checked_note(note)
+    queue = open_file(file).errors()
+    chosen = _Chosen.of(queue, entry_id, wanted)
+    held = queue.hold(*chosen.ids, note=checked_note, skip_gone=not entry_id)
+    if json:
+        print_json({"on_hold": held, "skipped": chosen.on_hold})
+    elif chosen.is_empty:
+        say(_NOTHING_THERE if every else _NOTHING_FITS)
+    else:
+        already = f"; {len(chosen.on_hold):,} already on hold" if chosen.on_hold else ""
+        say(f"put {count(len(held), 'transaction')} on hold{already}")
+
+
+@app.command()
+@takes_groups
+def release(
+    entry_id: IdsArgument = None,
+    every: AllOption = False,
+    meant: EntryOptions = EntryOptions(),
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End the hold of transactions, so that they can be applied and deleted again."""
+    wanted = meant.filter
+    _refuse_unclear(entry_id, wanted, every=every)
+    pipeline = open_file(file)
+    queue = pipeline.errors()
+    chosen = entry_id or [entry.id for entry in queue.entries(replace(wanted, on_hold=True))]
+    released = queue.release(*chosen, skip_gone=not entry_id)
+    if not json:
+        others = f"; {len(chosen) - len(released):,} not on hold" if len(chosen) > len(released) else ""
+        say(f"released {count(len(released), 'transaction')}{others}")
+    # What one of them waited for may be gone.
+    _go_on(pipeline, {"released": released}, json=json)
+
+
+def _checked_note(note: str) -> str:
+    from penstock.pipeline.errors import checked_note
+
+    return checked_note(note)
+
+
+def _go_on(pipeline: Pipeline | Publication, done: dict[str, Any], *, json: bool) -> None:
+    """Apply what waits for nothing any more, and say so behind what was done."""
     went_on = []
     for one in pipeline.go_on(lambda text: warn(f"note: {printable(text)}")):
         went_on.append(one)
         if not json:
-            _tell(one, is_last_word=False)
+            tell(one, is_last_word=False)
     if json:
-        print_json({"deleted": deleted, **({"went_on": _result(went_on)} if went_on else {})})
+        print_json({**done, **({"went_on": result_of(went_on)} if went_on else {})})
     if any(one.is_failed for one in went_on):
         raise typer.Exit(3)
 
 
 @app.command()
 def history(
-    entry_id: Annotated[str | None, typer.Argument(metavar="ID", help=f"Only of one entry. {_ID}")] = None,
+    entry_id: Annotated[str | None, typer.Argument(metavar="ID", help=f"Only of one entry. {ID_HELP}")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number to list: the last ones.")] = 100,
     file: FileOption = None,
     json: JsonOption = False,
@@ -358,7 +323,7 @@ def history(
                 print_action(a)
             return
         print_rows(
-            ["at", "who", "did", "entry", "outcome", "edited or left out", "error"],
+            ["at", "who", "did", "entry", "outcome", "edited or left out", "error", "note"],
             [
                 [
                     as_text(a.at),
@@ -369,109 +334,33 @@ def history(
                     a.outcome,
                     printable(" ".join(a.edits)),
                     printable(a.error_message or ""),
+                    printable(a.note or ""),
                 ]
                 for a in actions
             ],
         )
 
 
-def _apply(
-    pipeline: Pipeline | Publication,
-    chosen: Sequence[str],
-    options: RetryOptions,
-    *,
-    json: bool,
-    skip_gone: bool = False,
-) -> None:
-    """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    from penstock.pipeline.error_sums import AlikeNotes, kind_of_failure
+@dataclass(frozen=True)
+class _Chosen:
+    """Entries to act on; and those that fit, too, but are skipped because they are on hold and were not named."""
 
-    dry_run = options.get("dry_run", False)
-    done: list[Retried] = []
-    notes = AlikeNotes(lambda text: warn(f"note: {printable(text)}"))
-    told: set[str] = set()
-    try:
-        for retried in pipeline.retry(chosen, notes.add, skip_gone=skip_gone, **options):
-            done.append(retried)
-            # Of those that fail alike the first is told; the sum counts them.
-            kind = kind_of_failure(retried) if retried.is_failed else None
-            if not json and kind not in told:
-                _tell(retried, is_last_word=dry_run or options.get("go_on", False))
-            told |= {kind} if kind is not None else set()
-    except PenstockError:
-        notes.close()
-        # Of what was refused before anything was tried, the error says all that there is to say.
-        if done or json:
-            _sum_up(done, dry_run=dry_run, json=json)
-        raise
-    notes.close()
-    _sum_up(done, dry_run=dry_run, json=json)
-    failed = [one for one in done if one.is_failed]
-    if failed:
-        raise typer.Exit(3)
+    ids: list[str]
+    on_hold: list[str]
 
-
-_GOOD = ("applied", "would apply")
-
-
-def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
-    from penstock.pipeline.error_sums import failures_in_short
-
-    if json:
-        print_json(_result(done, dry_run=dry_run))
-    else:
-        failed = [one for one in done if one.is_failed]
-        fail = "would fail" if dry_run else "failed again"
-        applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
-        would = "would apply" if dry_run else "applied"
-        waited = sum(one.has_gone_on for one in applied)
-        say(
-            f"{would} {count(len(applied), 'transaction')} from the error queue"
-            + (f", of which {waited} had waited" if waited else "")
-            + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
+    @classmethod
+    def of(cls, queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> _Chosen:
+        if entry_ids:
+            return cls(entry_ids, [])
+        entries = queue.entries(wanted)
+        return cls(
+            [entry.id for entry in entries if entry.on_hold is None],
+            [entry.id for entry in entries if entry.on_hold is not None],
         )
 
-
-def _tell(retried: Retried, *, is_last_word: bool) -> None:
-    """Say of an entry what the sum at the end does not say."""
-    if retried.outcome == "gone":
-        warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
-    elif retried.has_gone_on:
-        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
-    elif retried.error is None and retried.edits:
-        places = ", ".join(map(printable, retried.edits))
-        say(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
-    elif is_last_word:
-        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}: {retried.outcome}{reason}")
-
-
-def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:
-    good, bad = ("would_apply", "would_fail") if dry_run else ("applied", "failed")
-    return {
-        good: [one.entry_id for one in done if one.outcome in _GOOD],
-        bad: [_failure(one) for one in done if one.is_failed and one.outcome != "held"],
-        "held": [one.entry_id for one in done if one.outcome == "held"],
-        "went_on": [one.entry_id for one in done if one.has_gone_on],
-        "gone": [one.entry_id for one in done if one.outcome == "gone"],
-        "edits": {one.entry_id: list(one.edits) for one in done if one.edits},
-    }
-
-
-def _failure(retried: Retried) -> dict[str, object]:
-    failure = retried.failure
-    return {
-        "id": retried.entry_id,
-        "message_number": failure.message_number if failure is not None else 0,
-        "error_number": failure.error.number if failure is not None else None,
-        "error_code": failure.error.code if failure is not None else None,
-        "error_message": str(failure.error if failure is not None else retried.error),
-    }
-
-
-def _chosen(queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
-    return entry_ids or [entry.id for entry in queue.entries(wanted)]
+    @property
+    def is_empty(self) -> bool:
+        return not self.ids and not self.on_hold
 
 
 def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool) -> None:

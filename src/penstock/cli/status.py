@@ -142,14 +142,17 @@ def show_detail(more: Detail) -> None:
     if more.servers:
         say("")
         print_rows(
-            ["server", "transactions", "changes", "errors", "held", "conflicts", "resolved"],
+            ["server", "transactions", "changes", "errors", "waiting", "conflicts", "resolved"],
             [[s.server, s.transactions, s.changes, s.errors, s.held, s.conflicts, s.resolved] for s in more.servers],
         )
     if more.tables:
         say("")
         print_rows(
-            ["table", "copied at", "errors", "conflicts resolved"],
-            [[table.table, _copied(table), table.errors, table.conflicts] for table in more.tables],
+            ["table", "copied at", "changes", "errors", "conflicts resolved"],
+            [
+                [table.table, _copied(table), sum(table.changes.values()), table.errors, table.conflicts]
+                for table in more.tables
+            ],
         )
     if more.parameters:
         say("")
@@ -236,7 +239,9 @@ def _applied(found: Status) -> list[tuple[str, object]]:
     return [
         (
             "error queue",
-            count(found.errors, "transaction") + (f", and {found.held:,} held behind them" if found.held else ""),
+            count(found.errors, "transaction")
+            + (f", and {found.held:,} that {'waits' if found.held == 1 else 'wait'} behind them" if found.held else "")
+            + (f"; {found.on_hold:,} on hold" if found.on_hold else ""),
         ),
         ("conflicts", f"{found.conflicts:,} unresolved, {found.resolved:,} resolved"),
         ("applied", _so_far(found) + (f", {count(found.ddl, 'DDL statement')}" if found.ddl else "")),
@@ -248,7 +253,12 @@ def _published(found: Status) -> list[tuple[str, object]]:
         upto = f"up to position {found.low_watermark}"
     else:
         upto = f"the first copy of {count(found.copied, 'table')}, no change yet" if found.copied else "nothing yet"
-    return [("published", _so_far(found)), ("published to", f"{found.publishes_to}, {upto}")]
+    queue = f"{count(found.errors, 'transaction')}{f'; {found.on_hold:,} on hold' if found.on_hold else ''}"
+    return [
+        ("published", _so_far(found)),
+        ("published to", f"{found.publishes_to}, {upto}"),
+        *([("error queue", queue)] if found.errors else []),
+    ]
 
 
 def _so_far(found: Status) -> str:

@@ -25,10 +25,12 @@ def run_families(runs: Sequence[RunMetrics]) -> Iterator[Metric]:
 
 def _applied(found: Sequence[tuple[str, RunCounts]]) -> Iterator[Metric]:
     by_table = ["pipeline", "table", "operation"]
-    changes = CounterMetricFamily("penstock_run_changes", "Changes that the run has applied.", labels=by_table)
+    changes = CounterMetricFamily(
+        "penstock_run_changes", "Changes that the run has applied, or published.", labels=by_table
+    )
     transactions = CounterMetricFamily(
         "penstock_run_transactions",
-        "Transactions that the run has applied and that hold such a change; one may count in several series.",
+        "Transactions that the run has applied, or published, with such a change; one may count in several series.",
         labels=by_table,
     )
     conflicts = CounterMetricFamily(

@@ -42,6 +42,11 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Status], float | None]]] = (
     ("penstock_low_watermark", "Position up to which everything is applied.", lambda s: s.low_watermark),
     ("penstock_high_watermark", "Position beyond which nothing is applied.", lambda s: s.high_watermark),
     (
+        "penstock_error_queue_on_hold_transactions",
+        "Transactions in the error queue that a person has put on hold; their state counts them, too.",
+        lambda s: s.on_hold,
+    ),
+    (
         "penstock_attention",
         "Faults that a person has to mend; `penstock status` names them.",
         lambda s: len(s.attention),
@@ -130,17 +135,24 @@ def _of_samples(samples: Sequence[PipelineSample]) -> Iterator[Metric]:
     took = GaugeMetricFamily("penstock_sample_duration_seconds", "How long they took to answer.", labels=_PIPELINE)
     queue = GaugeMetricFamily(
         "penstock_error_queue_entries",
-        "Transactions in the error queue by table and error; held ones wait behind others.",
+        "Transactions in the error queue by table and error; those in state held wait behind others.",
         labels=["pipeline", "table", "error", "state"],
     )
+    changes = CounterMetricFamily(
+        "penstock_table_changes",
+        "Changes that all runs have applied; those of a batch that was broken off may be missing.",
+        labels=["pipeline", "table", "operation"],
+    )
     for one in samples:
+        for (of, op), number in one.changes.items():
+            changes.add_metric([one.pipeline, str(of), op], number)
         target.add_metric([one.pipeline], float(one.status is not None))
         taken.add_metric([one.pipeline], one.sampled_at)
         took.add_metric([one.pipeline], one.took_s)
         for found in one.queued:
             table = "" if found.table is None else str(found.table)
             queue.add_metric([one.pipeline, table, found.error, found.state], found.entries)
-    yield from (target, taken, took, queue)
+    yield from (target, taken, took, queue, changes)
 
 
 def _states(found: Sequence[Status]) -> Metric:
@@ -156,7 +168,7 @@ def _states(found: Sequence[Status]) -> Metric:
 def _labelled(found: Sequence[Status]) -> Iterator[Metric]:
     queue = GaugeMetricFamily(
         "penstock_error_queue_transactions",
-        "Transactions in the error queue: failed, and held behind these.",
+        "Transactions in the error queue: failed, and held, which wait behind these.",
         labels=["pipeline", "state"],
     )
     tables = GaugeMetricFamily(

@@ -15,6 +15,7 @@ from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.listener import RunObserver
 from penstock.apply.progress import Progress
 from penstock.apply.table_counts import TableOp
+from penstock.change import TableName
 from penstock.errors import RetryableError
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -100,6 +101,13 @@ class RunMetrics(RunObserver):
                 copied_rows=self._copied_rows,
                 retries=self._retries,
             )
+
+    def by_table(self) -> dict[TableName, dict[str, int]]:
+        """Return how many changes of each table the run has applied, or published, by operation."""
+        found: dict[TableName, dict[str, int]] = {}
+        for (table, op), number in sorted(self.counts().changes.items()):
+            found.setdefault(table, {})[op] = number
+        return found
 
     def copying(self, chunks: int, tables: int) -> None:
         """So many more chunks are to be copied."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.apply.detail import QueuedCount
+from penstock.apply.table_counts import TableOp
 from penstock.errors import PenstockError
 from penstock.pipeline.status import Status
 
@@ -23,6 +24,7 @@ class PipelineSample:
     Attributes:
         status: None where nothing can be asked, because the target is out of reach.
         queued: The error queue by table and error; empty where nobody asked.
+        changes: What runs have applied, by table and operation; empty where the pipeline publishes.
         sampled_at: When the look ended, as a Unix time.
         took_s: How long it took.
     """
@@ -32,6 +34,7 @@ class PipelineSample:
     queued: Sequence[QueuedCount] = ()
     sampled_at: float = field(default_factory=time.time)
     took_s: float = 0.0
+    changes: Mapping[TableOp, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, status: Status, queued: Sequence[QueuedCount] = ()) -> PipelineSample:
@@ -47,11 +50,13 @@ def sample(pipeline: Pipeline | Publication) -> PipelineSample:
     began = time.monotonic()
     status: Status | None = None
     queued: Sequence[QueuedCount] = ()
+    changes: Mapping[TableOp, int] = {}
     try:
         status = pipeline.status()
         # An empty queue needs no second look.
         queued = pipeline.queued_counts() if status.errors or status.held else ()
+        changes = pipeline.table_changes()
     except PenstockError:
         # `penstock_target_up 0` is how a metric says it; `penstock status` says why.
         pass
-    return PipelineSample(pipeline.config.name, status, queued, took_s=time.monotonic() - began)
+    return PipelineSample(pipeline.config.name, status, queued, took_s=time.monotonic() - began, changes=changes)

@@ -25,6 +25,7 @@ from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
+from penstock.apply.table_counts import TableOp
 from penstock.apply.target import Unfollowed
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -320,6 +321,9 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
 
     def queued_counts(self, most: int) -> Sequence[QueuedCount]:
         """Count the error queue by table, error and state; the `most` frequent ones."""
+
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Return how many changes runs have applied, by table and operation; a partition's are its table's."""
 
     def detail(self) -> Detail:
         """Return what the ledger tells beyond `state`."""

@@ -42,7 +42,7 @@ class AlikeNotes:
 def kind_of_failure(retried: Retried) -> str:
     """The error number and the table of an entry that failed again, as people compare them."""
     if retried.failure is None:
-        return "not tried" if retried.outcome == "held" else "other reasons"
+        return "not tried" if retried.outcome == "waits" else "other reasons"
     error = retried.failure.error
     # "table public.orders", and what else it may be about.
     table = error.where.split(",")[0].removeprefix("table ")
@@ -70,7 +70,8 @@ def summary(entries: Iterable[ErrorEntry]) -> list[dict[str, Any]]:
             "table": table,
             "op": one.op,
         }
-        known = found.setdefault(tuple(plain.values()), {**plain, "entries": 0, "first_id": one.id})
+        known = found.setdefault(tuple(plain.values()), {**plain, "entries": 0, "on_hold": 0, "first_id": one.id})
         known["entries"] += 1
+        known["on_hold"] += one.on_hold is not None
         known["last_id"] = one.id
     return sorted(found.values(), key=lambda row: -int(row["entries"]))

@@ -9,6 +9,7 @@ from datetime import datetime
 from penstock.apply.entry_rows import CurrentRow, stand
 from penstock.apply.error_queue import EntryPlace, EntrySelection, ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
+from penstock.errors import ConfigError
 from penstock.patterns import TablePattern
 from penstock.pipeline.shown import entries_html, entry_html
 
@@ -22,6 +23,7 @@ class ErrorFilter:
         errors: Error numbers, or codes of the database; the entry has one of them.
         since, until: The transaction failed first at this time, or later; at this time, or earlier.
         text: The error message holds it, in large or in small letters.
+        on_hold: The entry is on hold, or is not; None: either.
     """
 
     tables: Sequence[TablePattern] = ()
@@ -29,6 +31,7 @@ class ErrorFilter:
     since: datetime | None = None
     until: datetime | None = None
     text: str = ""
+    on_hold: bool | None = None
 
     def fits(self, entry: ErrorEntry, tables: Collection[TableName]) -> bool:
         """Whether an entry is meant, which changes these tables."""
@@ -38,6 +41,7 @@ class ErrorFilter:
             and (self.since is None or entry.created_at >= self.since)
             and (self.until is None or entry.created_at <= self.until)
             and self.text.casefold() in entry.error_message.casefold()
+            and (self.on_hold is None or self.on_hold == (entry.on_hold is not None))
         )
 
 
@@ -118,6 +122,14 @@ class Errors:
         """Give transactions up, all of these or none; nothing is applied. See `apply.error_queue.ErrorQueue.delete`."""
         return self._queue.delete(*entry_ids, skip_gone=skip_gone)
 
+    def hold(self, *entry_ids: str, note: str, skip_gone: bool = False) -> Sequence[str]:
+        """Put entries on hold, so that nobody applies or deletes them. See `apply.error_queue.ErrorQueue.hold`."""
+        return self._queue.hold(*entry_ids, note=checked_note(note), skip_gone=skip_gone)
+
+    def release(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """End the hold of entries; `Pipeline.go_on` applies what has waited. See `apply.error_queue.ErrorQueue`."""
+        return self._queue.release(*entry_ids, skip_gone=skip_gone)
+
     def history(self, entry_id: str | None = None, *, most: int = 1000) -> Sequence[PastAction]:
         """Return the last things that people did with entries, or with one, the oldest of them first."""
         return self._queue.history(entry_id=entry_id, most=most)
@@ -131,4 +143,22 @@ class Errors:
                 for table in self._queue.tables()
                 if any(pattern.matches(name) for pattern in wanted.tables for name in (table, *self._origins(table)))
             ]
-        return EntrySelection(tables, wanted.errors, wanted.since, wanted.until, wanted.text)
+        return EntrySelection(tables, wanted.errors, wanted.since, wanted.until, wanted.text, wanted.on_hold)
+
+
+_LONGEST_NOTE = 1000
+
+
+def checked_note(note: str) -> str:
+    """Return why an entry is put on hold, without the blanks around it.
+
+    Raises:
+        ConfigError: It is empty, or long.
+    """
+    note = note.strip()
+    if not note or len(note) > _LONGEST_NOTE or "\0" in note:
+        raise ConfigError(
+            "the note on an entry must say why it is on hold, in at most 1,000 characters",
+            do="name the reason, or a ticket that does",
+        )
+    return note

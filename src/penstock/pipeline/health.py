@@ -59,7 +59,8 @@ def problems(found: Status, *, max_lag_s: float, max_errors: int) -> Iterator[Pr
         yield Problem(ProblemKind.LAG, what)
     if found.consistent_but_for > max_errors:
         held = f"the error queue holds {count(found.consistent_but_for, 'transaction')}"
-        yield Problem(ProblemKind.ERROR_QUEUE, f"{held}; `penstock errors list` says why")
+        on_hold = f", {found.on_hold:,} of them on hold" if found.on_hold else ""
+        yield Problem(ProblemKind.ERROR_QUEUE, f"{held}{on_hold}; `penstock errors list` says why")
     for line in found.attention:
         yield Problem(ProblemKind.ATTENTION, line)
 

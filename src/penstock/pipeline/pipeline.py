@@ -16,7 +16,8 @@ from typing import Unpack
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
-from penstock.apply.detail import Detail, QueuedCount
+from penstock.apply.detail import MOST_QUEUED_COUNTS, Detail, QueuedCount
+from penstock.apply.error_queue import on_hold_error
 from penstock.apply.ledger import ProcessState
 from penstock.apply.listener import RunListener
 from penstock.apply.parameters import Parameters
@@ -24,6 +25,7 @@ from penstock.apply.process import CAUGHT_UP, ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryConfig, RetryOptions, go_on, in_commit_order, retry
 from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.table_counts import TableOp
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
@@ -70,9 +72,6 @@ from penstock.spark.starting import Spark
 from penstock.stream import given_up
 from penstock.verify.driver import VerifyListener, VerifyResult
 from penstock.verify.task import not_copied
-
-MOST_QUEUED_COUNTS = 1000
-"""A queue that holds more kinds of errors is a storm, and what counts kinds is to stay small."""
 
 
 class Pipeline(Capturing):
@@ -195,6 +194,13 @@ class Pipeline(Capturing):
         with closing(self._target.ledger()) as ledger:
             return ledger.detail()
 
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Return how many changes runs have applied, by table and operation; nothing before setup."""
+        if not self._target.has_ledger():
+            return {}
+        with closing(self._target.ledger()) as ledger:
+            return ledger.table_changes()
+
     def queued_counts(self) -> Sequence[QueuedCount]:
         """Count the error queue by table, error and state, the most frequent first; nothing before setup."""
         if not self._target.has_ledger():
@@ -253,10 +259,12 @@ class Pipeline(Capturing):
         See `apply.retry.retry`, and `apply.retry.RetryConfig` for the options.
 
         Args:
-            skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
+            skip_gone: The ids were read from the queue: one that is not there any more, or is on hold, is yielded as
+                such.
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
+            OnHoldError: An entry that is named is on hold, and this is no dry run; then nothing is applied.
         """
         config = replace(
             self._retry_config,
@@ -270,7 +278,10 @@ class Pipeline(Capturing):
             raise fault
         queue = self._ends.error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from retry(queue, in_commit_order(queue, entry_ids, skip_gone=skip_gone), config, tell=tell)
+            chosen = in_commit_order(queue, entry_ids, skip_gone=skip_gone)
+            if not skip_gone and not config.dry_run and (on_hold := queue.on_hold(chosen)):
+                raise on_hold_error(on_hold, where=self._target.label)
+            yield from retry(queue, chosen, config, tell=tell)
 
     def go_on(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Retried]:
         """Apply what has waited in the error queue, and waits for nothing any more; see `apply.retry.go_on`."""

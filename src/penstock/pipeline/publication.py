@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
-from penstock.apply.detail import QueuedCount
+from penstock.apply.detail import MOST_QUEUED_COUNTS, QueuedCount
 from penstock.apply.listener import CopyListener, RunListener
 from penstock.apply.parameters import Parameters
 from penstock.apply.process import ApplyProcess
 from penstock.apply.progress import Progress
 from penstock.apply.retry import Retried, RetryOptions
 from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply.table_counts import TableOp
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
@@ -239,6 +241,7 @@ class Publication(Capturing):
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is published.
+            OnHoldError: An entry that is named is on hold, and this is no dry run; then nothing is published.
             OperatorError: A role was named: there is no target whose rights would count.
         """
         if options.get("as_me", False) or options.get("role") is not None:
@@ -260,8 +263,18 @@ class Publication(Capturing):
         return self.plan().source.table_faults
 
     def queued_counts(self) -> Sequence[QueuedCount]:
-        """Nobody counts it by table and error: `status` says how many there are."""
-        return ()
+        """Count the error queue by table and error, the most frequent first; nothing before setup."""
+        queue = self._sink.queue() if self._sink.is_made() else None
+        entries = [] if queue is None else queue.entries()
+        counts = Counter((entry.table, str(entry.error_number or "")) for entry in entries)
+        return [
+            QueuedCount(table, error, "failed", number)
+            for (table, error), number in counts.most_common(MOST_QUEUED_COUNTS)
+        ]
+
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Nobody keeps such counts: a run counts for itself."""
+        return {}
 
     def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
         """Nothing waits behind other entries."""

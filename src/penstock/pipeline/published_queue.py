@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from penstock.apply.entry_edits import EntryEdit, as_committed
 from penstock.apply.entry_rows import CurrentRow
-from penstock.apply.error_queue import EntryOutcome, EntryPlace, ErrorEntry, NoEntryError
+from penstock.apply.error_queue import (
+    Actor,
+    EntryHold,
+    EntryOutcome,
+    EntryPlace,
+    ErrorEntry,
+    NoEntryError,
+    on_hold_error,
+)
 from penstock.apply.retry import Retried
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
 from penstock.errors import OperatorError, PenstockError
 from penstock.formats.debezium.writer import UnpublishableError
-from penstock.pipeline.errors import ErrorFilter, ShownEntry
+from penstock.pipeline.errors import ErrorFilter, ShownEntry, checked_note
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.sinks.events.encoding import RecordFormat, takes_all
@@ -84,19 +93,65 @@ class PublishedQueue:
         """Give transactions up, all of these or none; they are never published. Raises as `load` does.
 
         Args:
-            skip_gone: Pass by those that are not there any more, which another session has published or deleted.
+            skip_gone: Skip those that are on hold, and those that another session has published or deleted.
 
         Returns:
             The ids of those that were removed, in full.
+
+        Raises:
+            OnHoldError: One of them is on hold.
         """
         with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
             published_state = publisher.published_state
             chosen = self._chosen(published_state.errors, entry_ids, skip_gone=skip_gone)
+            if not skip_gone:
+                self._refuse_on_hold(chosen.values())
+            chosen = {number: one for number, one in chosen.items() if one.on_hold is None}
             if chosen:
                 with publisher.transaction() as transaction:
                     published_state, entries = published_state.without_errors(chosen)
                     transaction.stand(published_state, *entries)
         return [entry_of(self._log.pipeline, one).id for one in chosen.values()]
+
+    def hold(self, *entry_ids: str, note: str, skip_gone: bool = False) -> Sequence[str]:
+        """Put entries on hold, all of these or none, for a reason. Raises as `load` does.
+
+        Args:
+            skip_gone: Skip those that are on hold already, which otherwise get the new note, and those that are gone.
+
+        Returns:
+            The ids of those that were put on hold, in full.
+        """
+        actor = Actor.here()
+        hold = EntryHold(datetime.now(UTC), f"{actor.os_user} on {actor.host}", checked_note(note))
+        return self._mark(
+            entry_ids, lambda one: hold if one.on_hold is None or not skip_gone else one.on_hold, skip_gone=skip_gone
+        )
+
+    def release(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """End the hold of entries, all of these or none; returns the ids of those that were on hold until now.
+
+        Raises as `load` does.
+        """
+        return self._mark(entry_ids, lambda _: None, skip_gone=skip_gone)
+
+    def _mark(
+        self, entry_ids: Sequence[str], hold_of: Callable[[PutAside], EntryHold | None], *, skip_gone: bool
+    ) -> Sequence[str]:
+        """Put entries on the hold that `hold_of` returns; returns the ids of those for which it is another one."""
+        with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
+            chosen = self._chosen(publisher.published_state.errors, entry_ids, skip_gone=skip_gone)
+            marked = [replace(one, on_hold=hold_of(one)) for one in chosen.values() if hold_of(one) != one.on_hold]
+            if marked:
+                with publisher.transaction() as transaction:
+                    published_state, entries = publisher.published_state.with_holds(marked)
+                    transaction.stand(published_state, *entries)
+        return [entry_of(self._log.pipeline, one).id for one in marked]
+
+    def _refuse_on_hold(self, entries: Collection[PutAside]) -> None:
+        on_hold = [entry_of(self._log.pipeline, one).id for one in entries if one.on_hold is not None]
+        if on_hold:
+            raise on_hold_error(on_hold, where=self._log.where)
 
     def history(self, entry_id: str | None = None, *, most: int = 1000) -> NoReturn:
         """Refuse: what people did with entries is written down nowhere."""
@@ -119,16 +174,20 @@ class PublishedQueue:
             edit: Says what to publish of an entry; by default all that the source committed.
             go_on: Go on behind an entry that cannot be published still.
             dry_run: Only see whether each could be told as events.
-            skip_gone: The ids were read from the queue: one that is not there any more is yielded as gone.
+            skip_gone: The ids were read from the queue: one that is not there any more, or is on hold, is yielded as
+                such.
 
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is published.
+            OnHoldError: An entry that is named is on hold, and this is no dry run; then nothing is published.
         """
         known = self._log.published_state().errors
         chosen = in_order(self._chosen(known, entry_ids, skip_gone=skip_gone).values())
         if skip_gone:
             there = {entry_of(self._log.pipeline, one).id for one in chosen}
             yield from (Retried(entry_id, EntryOutcome.GONE) for entry_id in entry_ids if entry_id not in there)
+        elif not dry_run:
+            self._refuse_on_hold(chosen)
         events = self._form.encoder(Dictionary(tables), {})
         newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
         for one in chosen:
@@ -142,6 +201,9 @@ class PublishedQueue:
                 with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
                     if one.number not in publisher.published_state.errors:
                         yield Retried(entry_id, EntryOutcome.GONE)
+                        continue
+                    if publisher.published_state.errors[one.number].on_hold is not None:
+                        yield Retried(entry_id, EntryOutcome.ON_HOLD)
                         continue
                     with publisher.transaction() as transaction:
                         records = events.again(one, edited.changes, transaction.refusal)
@@ -195,6 +257,7 @@ def entry_of(pipeline: str, one: PutAside) -> ErrorEntry:
         op=one.op.value,
         created_at=_time(one.created_at_us),
         recipient=None,
+        on_hold=one.on_hold,
     )
 
 

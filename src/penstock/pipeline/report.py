@@ -260,7 +260,7 @@ def describe(progress: Progress, *, lag: str | None = None, rate: float | None =
     elif lag is not None:
         parts.append(f"lag {lag}")
     if not publishes and (progress.errors or progress.in_queue):
-        held = f", {progress.held:,} of them held" if progress.held else ""
+        held = f", {progress.held:,} of them waiting behind others" if progress.held else ""
         parts.append(f"{count(progress.errors, 'error')} ({progress.in_queue:,} in the error queue{held})")
     if rate is not None:
         parts.append(f"{rate:,.0f}/s")

@@ -16,6 +16,7 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.listener import CopyListener
 from penstock.apply.process import Feed, Ledger
+from penstock.apply.table_counts import TableCounts
 from penstock.change import TableName
 from penstock.database import SetupStep
 from penstock.errors import PenstockError, TableError
@@ -105,13 +106,16 @@ class SinkLedger(Ledger):
             self._lock.close()
         self._lock = None
 
+    def count(self, tables: TableCounts) -> None:
+        """Keep no counters: what is published says of which table it is, and its run counts."""
+
     def _lock_run(self) -> None:
         """Become the one run."""
         self._lock = self._lock or self._take_lock()
 
 
 def process_of(
-    history: History, epoch: int, *, at: datetime, transactions: int, changes: int, errors: int = 0
+    history: History, epoch: int, *, at: datetime, transactions: int, changes: int, errors: int = 0, on_hold: int = 0
 ) -> ProcessState:
     """Say where the process of a pipeline stands that has published up to the position of its history."""
     return ProcessState(
@@ -127,6 +131,7 @@ def process_of(
         transactions=transactions,
         changes=changes,
         errors=errors,
+        on_hold=on_hold,
         conflicts=0,
         resolved=0,
         history=history,

@@ -37,6 +37,7 @@ class Status:
             error queue. It says nothing of a table that `attention` calls not captured, and is no later than
             `recorded_until`.
         consistent_but_for: How many transactions the error queue holds, which are not applied.
+        on_hold: How many of these a person has put on hold.
         lag_s: How long ago that was; 0 when nothing waits, however long ago the last change was made. None where nobody
             can tell.
         recorded_until: Where changes are read that others record, the time of the last one; None where there is none,
@@ -89,6 +90,7 @@ class Status:
     open_transactions: Sequence[OpenTransaction] = ()
     consumer_id: str = ""
     waiting: Sequence[TableName] = ()
+    on_hold: int = 0
 
     @property
     def consistent_but_for(self) -> int:
@@ -287,6 +289,7 @@ def status_of(
         runs=process.epoch if process else 0,
         open_transactions=source.hold.open,
         waiting=source.waiting,
+        on_hold=process.on_hold if process else 0,
     )
 
 

@@ -9,6 +9,7 @@ import time
 from penstock.apply.lag_histogram import LagHistogram
 from penstock.apply.lane import LaneResult
 from penstock.apply.process import TablesAddedError
+from penstock.apply.table_counts import TableCounts
 from penstock.pipeline.feed import SourceFeed
 from penstock.pipeline.sink import FeedSettings, SinkLedger
 from penstock.position import Limit, Scn
@@ -85,8 +86,8 @@ class PublishedFeed(SourceFeed):
         return following.access.reader(following.source, self._versions, follows=follows)
 
 
-def published(part: Slice, transactions: int, changes: int) -> LaneResult:
+def published(part: Slice, transactions: int, changes: int, tables: TableCounts) -> LaneResult:
     """What is counted of a slice of which so much was published: what is of no table that is followed was left out."""
     lag = LagHistogram()
     lag.add(time.time_ns() // 1_000 - part.committed_at_us)
-    return LaneResult(transactions=transactions, changes=changes, lag=lag)
+    return LaneResult(transactions=transactions, changes=changes, lag=lag, tables=tables)

@@ -36,6 +36,8 @@ _LONGEST_ENTRY = 16 << 10
 
 def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetrics] = ()) -> ASGIApp:
     """Make the application that shows some pipelines; they are watched as long as it is served."""
+    for watcher in watchers:
+        watcher.run = next((run for run in runs if run.pipeline == watcher.name), None)
     renderer = Renderer()
     site = Site(watchers, access, renderer)
     live, queue = LivePages(site, runs), QueuePages(site)

@@ -34,6 +34,7 @@ class Job:
         outcomes: How many entries came to which.
         lines: What is to be said of single entries, and notes.
         left_out: Lines that there was no room for.
+        skipped: Entries that fit, but are on hold.
         error: Why it ended before its end.
         entry_id: The one entry that it is about, if it is one.
         again: The form that does for good what a dry run has tried, by its fields.
@@ -46,6 +47,7 @@ class Job:
     outcomes: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     left_out: int = 0
+    skipped: int = 0
     failed: str = ""
     error: str | None = None
     again: Mapping[str, str] = field(default_factory=dict)

@@ -78,7 +78,16 @@ class LivePages:
         for name, watcher in self._site.watchers.items():
             seen = None if watcher.seen is None else watcher.seen.observation
             if seen is not None:
-                samples.append(PipelineSample(name, seen.status, seen.queued, seen.at.timestamp(), seen.took_s))
+                samples.append(
+                    PipelineSample(
+                        name,
+                        seen.status,
+                        seen.queued,
+                        seen.at.timestamp(),
+                        seen.took_s,
+                        changes=seen.detail.changes if seen.detail is not None else {},
+                    )
+                )
         return Response(exposition(samples, self._runs), headers={"Content-Type": CONTENT_TYPE})
 
     async def alive(self, _: Request) -> Response:

@@ -6,7 +6,7 @@ Everything here is done by what `penstock errors` calls: `Errors` and `Pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from penstock.apply.error_queue import EntryPlace, ErrorEntry
 from penstock.apply.retry import Retried, RetryOptions
 from penstock.errors import ConfigError, RetryableError
 from penstock.patterns import TablePattern
-from penstock.pipeline.errors import ErrorFilter, Errors
+from penstock.pipeline.errors import ErrorFilter, Errors, checked_note
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.published_queue import PublishedQueue
@@ -45,11 +45,12 @@ class QueueFilter:
     since: str = ""
     until: str = ""
     text: str = ""
+    on_hold: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> QueueFilter:
         """Read it from a query or a form."""
-        return cls(*(fields.get(name, "").strip() for name in ("table", "error", "since", "until", "text")))
+        return cls(*(fields.get(name, "").strip() for name in ("table", "error", "since", "until", "text", "on_hold")))
 
     @property
     def filter(self) -> ErrorFilter:
@@ -64,6 +65,7 @@ class QueueFilter:
             since=_time(self.since, "from"),
             until=_time(self.until, "to"),
             text=self.text,
+            on_hold={"yes": True, "no": False}.get(self.on_hold),
         )
 
     @property
@@ -214,26 +216,65 @@ class Queue:
             job.again = {name: value for name, value in form.items() if name != "dry"}
         return job
 
-    def retry_all(self, wanted: QueueFilter, form: Mapping[str, str]) -> Job:
-        """Apply all entries again that are wanted now, in commit order."""
-        attempt = Attempt.of(form)
-        chosen = [entry.id for entry in self.errors().entries(wanted.filter)]
-        what = f"{'dry run of' if attempt.is_dry else 'retry'} {count(len(chosen), 'transaction')}"
-        return self._jobs.begin(what, chosen, lambda job: self._apply(job, chosen, attempt, None, skip_gone=True))
-
-    def delete(self, entry_ids: Sequence[str], *, skip_gone: bool = False) -> Job:
+    def delete(self, entry_ids: Sequence[str], *, skip_gone: bool = False, skipped: int = 0) -> Job:
         """Give transactions up; what has waited for one of them waits no more."""
 
         def work(job: Job) -> None:
             deleted = self.errors().delete(*entry_ids, skip_gone=skip_gone)
             job.outcomes["deleted"] += len(deleted)
+            job.skipped = skipped
             follow(job, self.pipeline.go_on)
 
-        return self._jobs.begin(f"delete {count(len(entry_ids), 'transaction')}", entry_ids, work)
+        return self._jobs.begin(f"delete {_named(entry_ids)}", entry_ids, work)
 
-    def delete_all(self, wanted: QueueFilter) -> Job:
-        """Give up all entries that are wanted now."""
-        return self.delete([entry.id for entry in self.errors().entries(wanted.filter)], skip_gone=True)
+    def hold(self, entry_ids: Sequence[str], note: str, *, skip_gone: bool = False) -> Job:
+        """Put transactions on hold, so that nobody applies or deletes them.
+
+        Raises:
+            ConfigError: The note does not say why.
+        """
+        note = checked_note(note)
+
+        def work(job: Job) -> None:
+            job.outcomes["on hold"] += len(self.errors().hold(*entry_ids, note=note, skip_gone=skip_gone))
+
+        return self._jobs.begin(f"put {_named(entry_ids)} on hold", entry_ids, work)
+
+    def release(self, entry_ids: Sequence[str], *, skip_gone: bool = False) -> Job:
+        """End the hold of transactions; what one of them waited for may be gone, and then it is applied."""
+
+        def work(job: Job) -> None:
+            job.outcomes["released"] += len(self.errors().release(*entry_ids, skip_gone=skip_gone))
+            follow(job, self.pipeline.go_on)
+
+        return self._jobs.begin(f"release {_named(entry_ids)}", entry_ids, work)
+
+    def counts(self, wanted: QueueFilter) -> tuple[int, int]:
+        """Return how many entries are wanted and not on hold, and how many are on hold."""
+        chosen, queue = wanted.filter, self.errors()
+        on_hold = 0 if chosen.on_hold is False else queue.count(replace(chosen, on_hold=True))
+        return (0 if chosen.on_hold else queue.count(replace(chosen, on_hold=False))), on_hold
+
+    def act_on_all(self, action: str, wanted: QueueFilter, form: Mapping[str, str]) -> Job:
+        """Act on all entries that are wanted now; those on hold are only released."""
+        entries = self.errors().entries(wanted.filter)
+        on_hold = [entry.id for entry in entries if entry.on_hold is not None]
+        others = [entry.id for entry in entries if entry.on_hold is None]
+        match action:
+            case "release":
+                return self.release(on_hold, skip_gone=True)
+            case "hold":
+                return self.hold(others, form.get("note", ""), skip_gone=True)
+            case "delete":
+                return self.delete(others, skip_gone=True, skipped=len(on_hold))
+        attempt = Attempt.of(form)
+        what = f"{'dry run of' if attempt.is_dry else 'retry'} {_named(others)}"
+
+        def work(job: Job) -> None:
+            job.skipped = len(on_hold)
+            self._apply(job, others, attempt, None, skip_gone=True)
+
+        return self._jobs.begin(what, others, work)
 
     def _apply(
         self, job: Job, chosen: Sequence[str], attempt: Attempt, edit: EntryEdit | None, *, skip_gone: bool = False
@@ -242,6 +283,10 @@ class Queue:
             return self.pipeline.retry(chosen, tell, skip_gone=skip_gone, **attempt.options(edit))
 
         follow(job, retrying)
+
+
+def _named(entry_ids: Sequence[str]) -> str:
+    return f"transaction {entry_ids[0]}" if len(entry_ids) == 1 else count(len(entry_ids), "transaction")
 
 
 def _place(text: str | None) -> EntryPlace | None:

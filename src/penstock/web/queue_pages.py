@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.errors import ShownEntry
+from penstock.pipeline.errors import ShownEntry, checked_note
+from penstock.text import count
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
 from penstock.web.queue import CHANGES, Queue, QueueFilter, place_text
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class ActionName(Convertor[str]):
     """What a path may name to be done: all else leads nowhere."""
 
-    regex = "retry|delete"
+    regex = "retry|delete|hold|release"
 
     def convert(self, value: str) -> str:
         """Return the name."""
@@ -40,6 +41,14 @@ _SOON_S = 1.5
 """Most actions are over by then, and their result is shown at once."""
 
 _HISTORY = 100
+
+_QUESTIONS = {
+    "dry": "Dry run of {}?",
+    "retry": "Retry {}?",
+    "delete": "Give up {}?",
+    "hold": "Put {} on hold?",
+    "release": "Release {}?",
+}
 
 
 register_url_convertor("action", ActionName())
@@ -95,33 +104,37 @@ class QueuePages:
         return self._page(request, "history.html", name, actions=actions[::-1], most=_HISTORY)
 
     async def act(self, request: Request) -> Response:
-        """Retry, edit or delete one entry."""
+        """Retry, edit, delete, hold or release one entry."""
         name, queue = self._of(request)
         form, entry_id = await self._site.form(request), request.path_params["entry"]
-        if request.path_params["action"] == "retry":
+        action = request.path_params["action"]
+        if action == "retry":
             job = await in_thread(queue.retry, entry_id, form)
+        elif action == "hold":
+            job = queue.hold([entry_id], form.get("note", ""))
+        elif action == "release":
+            job = queue.release([entry_id])
         elif "confirmed" not in form:
             entry, _ = await in_thread(lambda: queue.errors().load(entry_id))
             what = f"Give up transaction {entry.id}?"
-            return self._confirm(request, name, what, 1, {})
+            return self._confirm(request, name, what, {}, number=1)
         else:
             job = queue.delete([entry_id])
         return await self._result(name, job)
 
     async def act_on_all(self, request: Request) -> Response:
-        """Retry or delete all entries that fit a filter; the number is said, and asked about, first."""
+        """Act on all entries that fit a filter; the number is said, and asked about, first."""
         name, queue = self._of(request)
         form = await self._site.form(request)
-        wanted = QueueFilter.of(form)
+        wanted, action = QueueFilter.of(form), request.path_params["action"]
+        if action == "hold":
+            checked_note(form.get("note", ""))
         if "confirmed" not in form:
-            number = await in_thread(lambda: queue.errors().count(wanted.filter))
-            is_retry = request.path_params["action"] == "retry"
-            what = "Dry run of" if "dry" in form else "Retry" if is_retry else "Give up"
-            return self._confirm(request, name, f"{what} {number:,} transactions?", number, form)
-        if request.path_params["action"] == "retry":
-            job = await in_thread(queue.retry_all, wanted, form)
-        else:
-            job = await in_thread(queue.delete_all, wanted)
+            others, on_hold = await in_thread(queue.counts, wanted)
+            number, skipped = (on_hold, 0) if action == "release" else (others, on_hold)
+            question = _QUESTIONS["dry" if "dry" in form else action].format(count(number, "transaction"))
+            return self._confirm(request, name, question, form, number=number, skipped=skipped)
+        job = await in_thread(queue.act_on_all, action, wanted, form)
         return await self._result(name, job)
 
     async def action(self, request: Request) -> Response:
@@ -142,16 +155,19 @@ class QueuePages:
     def _page(self, request: Request, template: str, name: str, **shown: Any) -> Response:
         return self._site.page(request, template, name=name, base=f"/p/{name}", **shown)
 
-    def _confirm(self, request: Request, name: str, what: str, number: int, fields: Mapping[str, str]) -> Response:
+    def _confirm(
+        self, request: Request, name: str, what: str, fields: Mapping[str, str], *, number: int, skipped: int = 0
+    ) -> Response:
         return self._page(
             request,
             "confirm.html",
             name,
             what=what,
             number=number,
+            skipped=skipped,
             fields=fields,
             to=request.url.path,
-            is_retry=request.path_params["action"] == "retry",
+            action=request.path_params["action"],
         )
 
     async def _result(self, name: str, job: Job) -> Response:

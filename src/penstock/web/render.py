@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from penstock import __version__
+from penstock.change import TableName
 from penstock.web import words
 from penstock.web.samples import SPANS
 from penstock.web.watcher import Sighting, Watcher
@@ -134,15 +137,17 @@ class TableRow:
     """A table as the page lists it.
 
     Attributes:
-        copied: `copied`, `copying` or `waits`.
-        changed_at: When its rows were last seen to be written.
+        copied: `copied`, `copying` or `waits`; empty where nobody knows.
+        changes: How many changes all runs have applied, by operation; of a pipeline that publishes, what the run has
+            published that the page is served beside.
+        changed_at: When changes of it were last seen to be applied.
     """
 
     table: str
     copied: str = "waits"
     chunks: int = 0
     chunks_copied: int = 0
-    written: int | None = None
+    changes: Mapping[str, int] = field(default_factory=dict)
     errors: int = 0
     conflicts: int = 0
     changed_at: datetime | None = None
@@ -157,14 +162,29 @@ def table_rows(watcher: Watcher, seen: Sighting) -> list[TableRow]:
             "copied" if one.is_copied else "waits" if one.copied_at is None else "copying",
             one.chunks,
             one.chunks_copied,
-            one.written,
+            one.changes,
             one.errors,
             one.conflicts,
             watcher.changed_at.get(one.table),
         )
         for one in (detail.tables if detail is not None else ())
     ]
+    if detail is None:
+        rows = _published(watcher, seen)
     known = {row.table for row in rows}
     waiting = map(str, status.waiting if status is not None else ())
     rows += [TableRow(table) for table in waiting if table not in known]
     return sorted(rows, key=lambda row: (row.errors == 0, row.copied == "copied", row.table))
+
+
+def _published(watcher: Watcher, seen: Sighting) -> list[TableRow]:
+    """A row for each table of which the run beside the page has published changes, or the error queue holds any."""
+    changes = {} if watcher.run is None else watcher.run.by_table()
+    errors: Counter[TableName] = Counter()
+    for one in seen.observation.queued:
+        if one.table is not None:
+            errors[one.table] += one.entries
+    return [
+        TableRow(str(table), "", changes=changes.get(table, {}), errors=errors[table])
+        for table in changes.keys() | errors.keys()
+    ]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from penstock.change import TableName
 from penstock.config.pipeline import PipelineConfig
 from penstock.errors import PenstockError
+from penstock.metrics import RunMetrics
 from penstock.pipeline.observation import Observation, Observer
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
@@ -57,10 +58,12 @@ class Watcher:
         """
         self.config = config
         self.open_pipeline = open_pipeline
+        self.run: RunMetrics | None = None
+        """What the run counts that the page is served beside, if it is of this pipeline."""
         self.samples = Samples()
         self.seen: Sighting | None = None
         self.changed_at: dict[TableName, datetime] = {}
-        """When the rows of each table were last seen to be written."""
+        """When changes of each table were last seen to be applied."""
         self._watching = 0
         self._over = threading.Event()
         self._soon = threading.Event()
@@ -138,9 +141,9 @@ class Watcher:
     def _note_changed(self, now: Observation, before: Observation | None) -> None:
         if now.detail is None or before is None or before.detail is None:
             return
-        written = {one.table: one.written for one in before.detail.tables}
+        changes = {one.table: one.changes for one in before.detail.tables}
         for one in now.detail.tables:
-            if one.written is not None and one.written != written.get(one.table, one.written):
+            if one.changes != changes.get(one.table, one.changes):
                 self.changed_at[one.table] = now.at
 
     def _every_s(self, took_s: float) -> float:

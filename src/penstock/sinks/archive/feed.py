@@ -51,7 +51,8 @@ class ArchiveFeed(PublishedFeed):
         self._refresh()
         written = self._jobs.run(part)
         self._ledger.take(written)
-        return [published(part, len(written.transactions), int(written.transactions.changes.sum()))]
+        tables = written.tables.as_one_transaction() if part.is_large else written.tables
+        return [published(part, len(written.transactions), int(written.transactions.changes.sum()), tables)]
 
     def _refresh(self) -> None:
         if self._take_up():

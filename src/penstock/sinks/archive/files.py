@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import change as c
+from penstock.apply.table_counts import TableCounts, sum_of
 from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
 from penstock.errors import FencedError, MalformedInputError, OperatorError
@@ -92,14 +93,23 @@ def check_writable(storage: Storage) -> None:
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """Data files that follow each other, and the transactions that they hold."""
+    """Data files that follow each other, and the transactions that they hold.
+
+    Attributes:
+        tables: Their changes, by table and operation; a transaction counts once for each file that it is in.
+    """
 
     files: tuple[DataFile, ...] = ()
     transactions: TransactionArrays = field(default_factory=TransactionArrays.none)
+    tables: TableCounts = field(default_factory=TableCounts)
 
     def followed_by(self, later: WrittenFiles) -> WrittenFiles:
         """Both together; the last transaction of the one may go on in the other."""
-        return WrittenFiles(self.files + later.files, self.transactions.followed_by(later.transactions))
+        return WrittenFiles(
+            self.files + later.files,
+            self.transactions.followed_by(later.transactions),
+            sum_of((self.tables, later.tables)),
+        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,9 @@ class FileWriter:
         written = WrittenFiles()
         for rows in _bounded(batches, self.max_bytes):
             file = self._write(CHANGES_FOLDER, rows)
-            written = written.followed_by(WrittenFiles((file,), _transactions(rows)))
+            tables = TableCounts()
+            tables.add_rows(rows)
+            written = written.followed_by(WrittenFiles((file,), _transactions(rows), tables))
         return written
 
     def write_copy(self, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:

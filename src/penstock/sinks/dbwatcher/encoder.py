@@ -6,6 +6,7 @@ of a first copy have the highest number of the position that they are as of. TRA
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,9 @@ class MessageEncoder(Encoder):
             if transaction is None:
                 return TransactionInfo((), 0)
             messages, records = self._fitting(transaction, rows[0][1][c.COMMIT_SCN], refusal)
-            return TransactionInfo(records, len(transaction.changes) if records else 0)
+            told = transaction.changes if records else ()
+            by_table = Counter((change.table, change.op.value) for change in told)
+            return TransactionInfo(records, len(told), by_table=by_table)
 
         def fault(row: NumberedRow) -> UnpublishableError | None:
             try:

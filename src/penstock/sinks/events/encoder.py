@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -165,7 +166,9 @@ class EventEncoder(Encoder):
             writer.forget()
             raise
         records += writer.end()
-        return TransactionInfo(records, sum(not self._is_left_out(row) for row in rows) if records else 0)
+        told = [row for row in rows if not self._is_left_out(row)] if records else []
+        by_table = Counter((TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), str(row[c.OP])) for row in told)
+        return TransactionInfo(records, len(told), by_table=by_table)
 
     def _fault(self, row: Row, refusal: Refusal) -> UnpublishableError | None:
         """Why a change cannot be told; None where it can."""

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.apply.apply_errors import NOT_CAPTURED
+from penstock.apply.table_counts import TableOp
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, PenstockError
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
@@ -64,11 +65,13 @@ class TransactionInfo:
     Attributes:
         changes: How many changes it is told with, or put aside; 0 where it is left out as a whole.
         aside: What is put aside of it.
+        by_table: How many changes it is told with, by table and operation.
     """
 
     records: Sequence[OutgoingRecord]
     changes: int
     aside: PutAside | None = None
+    by_table: Mapping[TableOp, int] = field(default_factory=dict)
 
 
 class CopyPlace(NamedTuple):
@@ -222,7 +225,7 @@ def told_or_aside(
             first = min(bad, default=1)
             aside = put_aside([row for _, row in rows], numbers, first, bad.get(first, exc))
             told = tell([row for row in rows if row[0] not in aside.numbers])
-            told = TransactionInfo(told.records, told.changes + len(aside.numbers), aside)
+            told = replace(told, changes=told.changes + len(aside.numbers), aside=aside)
         yield told
 
 

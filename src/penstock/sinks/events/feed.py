@@ -83,9 +83,10 @@ class EventFeed(PublishedFeed):
         """Publish the changes of a slice, and with them where it ends."""
         self._refresh()
         before = self._ledger.published_state
-        self._ledger.took(self._jobs.run(part, self._ledger.token))
+        done = self._jobs.run(part, self._ledger.token)
+        self._ledger.took(done)
         now = self._ledger.published_state
-        counted = published(part, now.transactions - before.transactions, now.changes - before.changes)
+        counted = published(part, now.transactions - before.transactions, now.changes - before.changes, done.tables)
         return [replace(counted, errors=now.last_error - before.last_error)]
 
     def _refresh(self) -> None:

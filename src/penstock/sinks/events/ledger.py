@@ -185,6 +185,7 @@ def state_of(log: EventDestination, label: str, published_state: PublishedState)
         transactions=published_state.transactions,
         changes=published_state.changes,
         errors=len(published_state.errors),
+        on_hold=sum(one.on_hold is not None for one in published_state.errors.values()),
     )
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from penstock.apply.error_queue import EntryHold
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.formats.debezium.source_block import ChangePlace
 
@@ -54,6 +56,7 @@ class PutAside:
         numbers: Those of `changes` in the transaction.
         changes: All of the transaction's, or those alone that cannot be told.
         column: The column of the value; empty where it is not one value's.
+        on_hold: By whom it was put on hold, and why; None where it was not.
     """
 
     number: int
@@ -70,6 +73,7 @@ class PutAside:
     column: str = ""
     numbers: tuple[int, ...] = ()
     changes: tuple[KeptChange, ...] = field(default=(), repr=False)
+    on_hold: EntryHold | None = None
 
     @property
     def is_of_copy(self) -> bool:
@@ -102,7 +106,7 @@ class PutAside:
         """Return it as it is kept: keys and values, none of which is large."""
         body = json.dumps([_plain(change) for change in self.changes], ensure_ascii=False)
         parts = [body[first : first + _PART] for first in range(0, len(body), _PART)]
-        head = {
+        head: dict[str, Any] = {
             "txn_id": self.txn_id,
             "commit_scn": self.commit_scn,
             "committed_at_us": self.committed_at_us,
@@ -118,6 +122,9 @@ class PutAside:
             "numbers": list(self.numbers),
             "parts": len(parts),
         }
+        if self.on_hold is not None:
+            at_us = round(self.on_hold.at.timestamp() * 1_000_000)
+            head["on_hold"] = {"at_us": at_us, "by": self.on_hold.by, "note": self.on_hold.note}
         return [
             (f"error {self.number}", head),
             *((f"part {self.number} {n}", {"text": part}) for n, part in enumerate(parts)),
@@ -146,12 +153,19 @@ def read_entries(last: Mapping[str, Any]) -> Iterator[PutAside]:
             column=head["column"],
             numbers=tuple(head["numbers"]),
             changes=tuple(_kept(one) for one in json.loads(body)),
+            on_hold=_hold(head.get("on_hold")),
         )
 
 
 def in_order(entries: Iterable[PutAside]) -> Sequence[PutAside]:
     """Entries in commit order."""
     return sorted(entries, key=lambda entry: (entry.commit_scn, entry.number))
+
+
+def _hold(plain: Mapping[str, Any] | None) -> EntryHold | None:
+    if plain is None:
+        return None
+    return EntryHold(datetime.fromtimestamp(plain["at_us"] / 1_000_000, UTC), plain["by"], plain["note"])
 
 
 def _plain(change: KeptChange) -> Sequence[Any]:

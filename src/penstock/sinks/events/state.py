@@ -286,6 +286,12 @@ class PublishedState:
         entries = [StateEntry(*record) for one in new for record in one.records()]
         return published_state, [*entries, published_state.position_entry] if entries else []
 
+    def with_holds(self, entries: Iterable[PutAside]) -> tuple[PublishedState, list[StateEntry]]:
+        """The same with entries of the error queue that are on hold, or so no more, and what is written of that."""
+        marked = {one.number: one for one in entries}
+        heads = [StateEntry(*one.records()[0]) for one in marked.values()]
+        return replace(self, errors={**self.errors, **marked}), heads
+
     def without_errors(self, numbers: Iterable[int]) -> tuple[PublishedState, list[StateEntry]]:
         """The same without entries of the error queue, and what is written of that."""
         gone = [self.errors[number] for number in numbers]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import ClassVar
 
 import pyarrow as pa
 
+from penstock.apply.table_counts import TableCounts
 from penstock.change import TableName
 from penstock.errors import OperatorError, RetryableError, TooManyErrorsError
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
@@ -46,10 +47,12 @@ class Published:
     Attributes:
         published_state: Where the pipeline stands now.
         token: Of the publisher that is the only one now.
+        tables: What was published, by table and operation.
     """
 
     published_state: PublishedState
     token: str
+    tables: TableCounts = field(default_factory=TableCounts)
 
 
 @dataclass
@@ -60,6 +63,7 @@ class _Sent:
     changes: int = 0
     records: int = 0
     aside: list[PutAside] = field(default_factory=list)
+    tables: TableCounts = field(default_factory=TableCounts)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class EventTask:
             RetryableError: Another task or run has taken over, or the sink or the source is out of reach.
             OperatorError: A change cannot be told as an event.
         """
+        tables = TableCounts()
         publisher = self._publisher(token, is_large=part.is_large)
         rest = _behind(part, publisher.published_state, where=self.log.where)
         if rest is not None and len(rest) == 0:
@@ -102,7 +107,8 @@ class EventTask:
                     published_state = published_state.with_records(sent.records)
                     published_state, entries = self._put_aside(published_state, sent.aside)
                     transaction.stand(published_state, published_state.position_entry, *entries)
-        return self._done(publisher, keep=not part.is_large)
+                tables.add(sent.tables)
+        return replace(self._done(publisher, keep=not part.is_large), tables=tables)
 
     def _send(self, batches: Iterable[pa.RecordBatch], transaction: PublishTransaction) -> _Sent:
         """Send the transactions of a window."""
@@ -112,6 +118,8 @@ class EventTask:
             for told in self.events.of_transactions(in_order, transaction.refusal, self.on_bad_value):
                 sent.transactions += told.changes > 0
                 sent.changes += told.changes
+                sent.tables.changes.update(told.by_table)
+                sent.tables.transactions.update(told.by_table.keys())
                 sent.aside += [told.aside] if told.aside is not None else []
                 yield from told.records
 
@@ -125,6 +133,7 @@ class EventTask:
         def counted() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 sent.changes += batch.num_rows
+                sent.tables.add_rows(pa.Table.from_batches([batch]))
                 yield batch
 
         try:
@@ -138,7 +147,8 @@ class EventTask:
             raise UnpublishableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
         if not sent.transactions:
             # It is of tables alone whose copies hold it already.
-            sent.changes = 0
+            sent.changes, sent.tables = 0, TableCounts()
+        sent.tables = sent.tables.as_one_transaction()
         return sent
 
     def _numbered(

@@ -93,9 +93,10 @@ class QueueCache:
 
 
 def next_to_go_on(connection: Connection, process: str, after: tuple[int, int]) -> tuple[int, int] | None:
-    """Return position and id of the first held entry behind another one that waits for nothing; None without one."""
+    """Return position and id of the first held entry behind another one that may go on; None without one."""
     return connection.execute(
         "SELECT e.commit_scn, e.id FROM penstock.error e WHERE e.process = %s AND e.is_held"
+        " AND e.on_hold_at IS NULL"
         f" AND (e.commit_scn, e.id) > (%s, %s) AND {WAITS_FOR} IS NULL ORDER BY e.commit_scn, e.id LIMIT 1",
         [process, *after],
     ).fetchone()

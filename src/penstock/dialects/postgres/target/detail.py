@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from psycopg.rows import dict_row
 
 from penstock.apply.detail import Detail, ParameterDetail, QueuedCount, ServerDetail, TableDetail
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection
+from penstock.dialects.postgres.target.table_changes import table_changes
 from penstock.position import Scn
 
 _SERVERS = """
@@ -68,11 +71,17 @@ def queued_counts(connection: Connection, process: str, most: int) -> list[Queue
 
 def detail(connection: Connection, process: str) -> Detail:
     """Read it all."""
+    changes: dict[TableName, dict[str, int]] = {}
+    for (table, op), number in table_changes(connection, process).items():
+        changes.setdefault(table, {})[op] = number
     rows = connection.cursor(row_factory=dict_row)
     return Detail(
         servers=[ServerDetail(**row) for row in rows.execute(_SERVERS, [process])],
         tables=[
-            TableDetail(TableName(schema, name), None if scn is None else Scn(scn), *counts)
+            replace(
+                TableDetail(TableName(schema, name), None if scn is None else Scn(scn), *counts),
+                changes=changes.get(TableName(schema, name), {}),
+            )
             for schema, name, scn, *counts in connection.execute(_TABLES, {"process": process})
         ],
         parameters=[ParameterDetail(**row) for row in rows.execute(_PARAMETERS, [process])],

@@ -13,7 +13,7 @@ def write_action(connection: Connection, process: str, actor: Actor, note: Note)
     entry = note.entry
     connection.execute(
         "INSERT INTO penstock.error_action (process, os_user, host, action, outcome, error_id, txn_id, commit_scn,"
-        " role, edits, error_number, error_message) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        " role, edits, error_number, error_message, note) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         [
             process,
             actor.os_user,
@@ -27,6 +27,7 @@ def write_action(connection: Connection, process: str, actor: Actor, note: Note)
             list(note.edits),
             note.error_number,
             note.error,
+            note.note,
         ],
     )
 
@@ -35,7 +36,7 @@ def read_actions(connection: Connection, process: str, error_id: int | None, mos
     """Return the last deeds of a process, the oldest of them first; those with one entry if `error_id` names it."""
     rows = connection.cursor(row_factory=dict_row).execute(
         "SELECT at, db_user, os_user, host, action, outcome, error_id, txn_id, commit_scn, role, edits, error_number,"
-        " error_message FROM penstock.error_action WHERE process = %(process)s"
+        " error_message, note FROM penstock.error_action WHERE process = %(process)s"
         " AND (error_id = %(entry)s OR %(entry)s::bigint IS NULL) ORDER BY id DESC LIMIT %(most)s",
         {"process": process, "entry": error_id, "most": most},
     )

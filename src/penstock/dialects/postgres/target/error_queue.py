@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock.apply.error_queue import (
     EVERY_ENTRY,
     Actor,
     EntryAction,
+    EntryHold,
     EntryOutcome,
     EntryPlace,
     EntrySelection,
@@ -22,6 +23,7 @@ from penstock.apply.error_queue import (
     NoEntryError,
     Note,
     PastAction,
+    on_hold_error,
 )
 from penstock.apply.held_transactions import as_batches, blocked_keys_of
 from penstock.apply.ledger import Failure
@@ -40,7 +42,7 @@ SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number,
   e.error_code, e.error_message, e.found, c.schema_name,
   -- A document that cannot be read is of no table.
   CASE WHEN c.op = 'gap' AND c.before ->> 'document' IS NOT NULL THEN NULL ELSE c.table_name END AS table_name,
-  c.op, e.created_at, e.recipient, e.is_held,
+  c.op, e.created_at, e.recipient, e.is_held, e.on_hold_at, e.on_hold_by, e.on_hold_note,
   CASE WHEN e.is_held THEN {WAITS_FOR} END AS behind
 FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN penstock.error_change c
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
@@ -55,8 +57,15 @@ SELECT DISTINCT schema_name, table_name FROM penstock.error_change WHERE process
 def _entry(process: str, row: DictRow) -> ErrorEntry:
     table = TableName(row["schema_name"], row["table_name"]) if row["table_name"] else None
     behind = None if row["behind"] is None else f"{process}.{row['behind']}"
-    shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name", "behind")}
-    return ErrorEntry(id=f"{process}.{row['id']}", table=table, behind=behind, **shared)
+    at, by, note = row["on_hold_at"], row["on_hold_by"], row["on_hold_note"]
+    own = {"id", "schema_name", "table_name", "behind", "on_hold_at", "on_hold_by", "on_hold_note"}
+    return ErrorEntry(
+        id=f"{process}.{row['id']}",
+        table=table,
+        behind=behind,
+        on_hold=None if at is None else EntryHold(at, by or "", note or ""),
+        **{name: value for name, value in row.items() if name not in own},
+    )
 
 
 def entries_behind(connection: Connection, process: str, number: int, most: int) -> list[tuple[int, ErrorEntry]]:
@@ -201,22 +210,81 @@ class PostgresErrorQueue(ErrorQueue):
 
     def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
         """Remove entries, all of them or none; nothing is applied."""
+
+        def delete(entry: ErrorEntry) -> Note | None:
+            if entry.on_hold is not None:
+                if skip_gone:
+                    return None
+                raise on_hold_error([entry.id], where=label(self._url))
+            number = entry.place.number
+            self._sql().execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
+            return Note(entry, EntryAction.DELETE, EntryOutcome.DELETED)
+
+        return self._act(entry_ids, delete, skip_gone=skip_gone)
+
+    def hold(self, *entry_ids: str, note: str, skip_gone: bool = False) -> Sequence[str]:
+        """Put entries on hold, all of them or none."""
+
+        def hold(entry: ErrorEntry) -> Note | None:
+            if entry.on_hold is not None and skip_gone:
+                return None
+            self._sql().execute(
+                "UPDATE penstock.error SET on_hold_at = clock_timestamp(), on_hold_note = %s,"
+                " on_hold_by = format('%%s (%%s on %%s)', session_user, %s::text, %s::text)"
+                " WHERE process = %s AND id = %s",
+                [note, self._actor.os_user, self._actor.host, self._process, entry.place.number],
+            )
+            return Note(entry, EntryAction.HOLD, EntryOutcome.ON_HOLD, note=note)
+
+        return self._act(entry_ids, hold, skip_gone=skip_gone)
+
+    def release(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
+        """End the hold of entries, all of them or none."""
+
+        def release(entry: ErrorEntry) -> Note | None:
+            if entry.on_hold is None:
+                return None
+            self._sql().execute(
+                "UPDATE penstock.error SET on_hold_at = NULL, on_hold_by = NULL, on_hold_note = NULL"
+                " WHERE process = %s AND id = %s",
+                [self._process, entry.place.number],
+            )
+            return Note(entry, EntryAction.RELEASE, EntryOutcome.RELEASED)
+
+        return self._act(entry_ids, release, skip_gone=skip_gone)
+
+    def on_hold(self, entry_ids: Collection[str]) -> Collection[str]:
+        """Return those of the entries that are on hold."""
+        numbers = [self._number(entry_id) for entry_id in entry_ids]
+        with speaking("read the error queue", self._url):
+            rows = self._sql().execute(
+                "SELECT id FROM penstock.error WHERE process = %s AND id = ANY (%s) AND on_hold_at IS NOT NULL",
+                [self._process, numbers],
+            )
+            return {f"{self._process}.{number}" for (number,) in rows}
+
+    def _act(
+        self, entry_ids: Sequence[str], act: Callable[[ErrorEntry], Note | None], *, skip_gone: bool
+    ) -> Sequence[str]:
+        """Act on entries in one transaction; returns those of which `act` has something to write down."""
         named = {self._number(entry_id): entry_id for entry_id in entry_ids}
-        deleted = []
+        done = []
         connection = self._sql()
         with speaking("write the error queue", self._url), connection.transaction():
             for number, entry_id in named.items():
                 # Another session may be applying it: wait for what comes of that.
-                row = self._rows().execute(_ENTRY + " AND e.id = %s FOR UPDATE OF e", [self._process, number])
-                found = row.fetchone()
-                if found is None or connection.execute(_DELETE, [self._process, number]).rowcount == 0:
+                found = (
+                    self._rows().execute(_ENTRY + " AND e.id = %s FOR UPDATE OF e", [self._process, number]).fetchone()
+                )
+                if found is None:
                     if skip_gone:
                         continue
                     raise self._unknown(entry_id)
-                note = Note(_entry(self._process, found), EntryAction.DELETE, EntryOutcome.DELETED)
-                write_action(connection, self._process, self._actor, note)
-                deleted.append(note.entry.id)
-        return deleted
+                note = act(_entry(self._process, found))
+                if note is not None:
+                    write_action(connection, self._process, self._actor, note)
+                    done.append(note.entry.id)
+        return done
 
     def note(self, *notes: Note) -> None:
         """Write down deeds that changed nothing."""
@@ -324,6 +392,8 @@ def _condition(selection: EntrySelection) -> tuple[str, list[Any]]:
         parts.append(("e.created_at <= %s", [selection.until]))
     if selection.text:
         parts.append(("strpos(lower(e.error_message), lower(%s)) > 0", [selection.text]))
+    if selection.on_hold is not None:
+        parts.append((f"e.on_hold_at IS {'NOT ' if selection.on_hold else ''}NULL", []))
     for sign, place in ((">", selection.after), ("<", selection.before)):
         if place is not None:
             parts.append((f"(e.commit_scn, e.id) {sign} (%s, %s)", [place.commit_scn, place.number]))
@@ -333,8 +403,6 @@ def _condition(selection: EntrySelection) -> tuple[str, list[Any]]:
 _MARKED_AT_ONCE = 200
 
 _NUMBER = re.compile("[0-9]{1,18}")
-
-_DELETE = "DELETE FROM penstock.error WHERE process = %s AND id = %s"
 
 
 def _change(row: DictRow) -> Change:

@@ -15,6 +15,7 @@ from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
+from penstock.apply.table_counts import TableCounts, TableOp
 from penstock.apply.target import Unfollowed
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, label, speaking
@@ -31,6 +32,7 @@ from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
     switch,
 )
+from penstock.dialects.postgres.target.table_changes import add_table_changes, table_changes
 from penstock.errors import FencedError, OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, Joined
 from penstock.origins import DEFAULT_TAG
@@ -126,6 +128,8 @@ class PostgresLedger(PostgresCopyLedger):
                 " coalesce(sum(l.changes), 0)::bigint AS changes,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND NOT e.is_held) AS errors,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.is_held) AS held,"
+                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.on_hold_at IS NOT NULL)"
+                "   AS on_hold,"
                 " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
                 " coalesce(sum(l.resolved), 0)::bigint AS resolved,"
                 " (SELECT count(*) FROM penstock.ddl d WHERE d.process = p.name AND d.outcome = 'applied') AS ddl"
@@ -243,6 +247,11 @@ class PostgresLedger(PostgresCopyLedger):
                 "DELETE FROM penstock.applied WHERE process = %s AND highest_scn <= %s", [self._process, end]
             )
 
+    def count(self, tables: TableCounts) -> None:
+        """Add what was applied to the counters by table and operation; does not wait for the disk."""
+        with speaking("write the ledger", self._url):
+            add_table_changes(self._sql(), self._process, tables)
+
     def note_idle(self, consistent_at: datetime) -> None:
         """Write down that nothing waited at the source at this time."""
         with speaking("write the ledger", self._url):
@@ -292,13 +301,15 @@ class PostgresLedger(PostgresCopyLedger):
         with speaking("read the error queue", self._url):
             connection = self._sql()
             row = connection.execute(
-                "SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), coalesce(sum(id), 0)"
+                "SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), coalesce(sum(id), 0),"
+                " count(*) FILTER (WHERE on_hold_at IS NOT NULL)"
                 " FROM penstock.error WHERE process = %s",
                 [self._process],
             ).fetchone()
             assert row is not None
-            failed, held, _ = row
-            # To look through all that wait takes a while; without an entry that has come or gone nothing is new.
+            failed, held, _, _ = row
+            # To look through all that wait takes a while; unless an entry has come, gone or been released, nothing is
+            # new.
             is_new, self._looked_at = row != self._looked_at, row
             may_go_on = bool(held and is_new and next_to_go_on(connection, self._process, (-1, 0)))
             if may_go_on:
@@ -331,6 +342,11 @@ class PostgresLedger(PostgresCopyLedger):
         """Return what the ledger tells beyond `state`."""
         with speaking("read the ledger", self._url):
             return detail(self._sql(), self._process)
+
+    def table_changes(self) -> Mapping[TableOp, int]:
+        """Return how many changes runs have applied, by table and operation."""
+        with speaking("read the ledger", self._url):
+            return table_changes(self._sql(), self._process)
 
     def queued_counts(self, most: int) -> Sequence[QueuedCount]:
         """Count the error queue by table, error and state; the `most` frequent ones."""

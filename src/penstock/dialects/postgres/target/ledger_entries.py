@@ -31,7 +31,7 @@ CLOSE_CHUNK = (
 _OLD = "process = %(process)s AND (schema_name, table_name) = (%(schema)s, %(name)s)"
 _NEW = "process = %(process)s AND (schema_name, table_name) = (%(to_schema)s, %(to_name)s)"
 _TO = "schema_name = %(to_schema)s, table_name = %(to_name)s"
-_BY_TABLE = ("chunk", "instantiation", "emptied", "made", "adoption")
+_BY_TABLE = ("chunk", "instantiation", "emptied", "made", "adoption", "table_count")
 
 FORGET_TABLE = tuple(f"DELETE FROM penstock.{table} WHERE {_OLD}" for table in (*_BY_TABLE, "held"))
 """Forget a table that is gone; entries of the error queue stay, and say what was of it."""

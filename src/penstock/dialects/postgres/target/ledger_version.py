@@ -27,6 +27,8 @@ _ADDED = {
     13: "the handler of DDL in the view of processes",
     14: "a log of DDL that was carried out",
     15: "the error queue in commit order, page by page",
+    16: "entries of the error queue that a person has put on hold",
+    17: "how many changes runs have applied, by table and operation",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

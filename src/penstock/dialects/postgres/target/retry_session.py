@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from penstock.apply.conflict_methods import Resolution
-from penstock.apply.error_queue import Actor, Emptied, Note, RetrySession
+from penstock.apply.error_queue import Actor, Emptied, EntryOutcome, Note, RetrySession
 from penstock.apply.target import RowMatch, TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
 from penstock.dialects.postgres.catalog import read_tables
@@ -129,15 +129,21 @@ class PostgresRetrySession(PostgresSession, RetrySession):
         if resolutions:
             log_resolutions(self.connection, self._process, [(transaction, resolutions)])
 
-    def remove_entry(self, entry_id: str) -> bool:
-        """Delete an entry inside the open transaction; False when another session has."""
+    def remove_entry(self, entry_id: str, *, even_on_hold: bool = False) -> EntryOutcome | None:
+        """Delete an entry inside the open transaction; gone or on hold when that cannot be done."""
         number = int(entry_id.rpartition(".")[2])
         # The entry first, as `PostgresErrorQueue.delete` does: two sessions that remove it wait for each other here.
-        deleted = self.execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
+        deleted = self.execute(
+            "DELETE FROM penstock.error WHERE process = %s AND id = %s AND (on_hold_at IS NULL OR %s)",
+            [self._process, number, even_on_hold],
+        )
+        if deleted.rowcount == 0:
+            there = self.execute("SELECT FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
+            return EntryOutcome.ON_HOLD if there.rowcount else EntryOutcome.GONE
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
         for table in ("error_change", "held", "error_mark"):
             self.execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
-        return deleted.rowcount == 1
+        return None
 
     def waits_for(self, entry_id: str) -> str | None:
         """Return the first entry that a held one waits for; None where it may go on, or is not held."""

@@ -72,6 +72,7 @@ def teardown_steps(connection: Connection, url: str, process: str) -> list[Setup
             "chunk",
             "instantiation",
             "applied",
+            "table_count",
             "lane",
         ),
         "process",

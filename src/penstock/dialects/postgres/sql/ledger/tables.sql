@@ -64,6 +64,16 @@ CREATE TABLE penstock.lane (
 COMMENT ON COLUMN penstock.lane.cut_scn IS 'the tick behind what is applied; the source must have it';
 COMMENT ON TABLE penstock.lane IS 'one row per apply server: who may write, and what it has applied';
 
+CREATE TABLE penstock.table_count (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  op text NOT NULL,
+  changes bigint NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name, op)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE penstock.table_count IS 'changes that runs have applied; a batch that was broken off may be missing, and nothing is decided by it';
+
 CREATE TABLE penstock.applied (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   id bigint GENERATED ALWAYS AS IDENTITY,
@@ -150,6 +160,9 @@ CREATE TABLE penstock.error (
   recipient text DEFAULT current_user,
   is_held boolean NOT NULL DEFAULT false,
   marked_by bigint,
+  on_hold_at timestamptz,
+  on_hold_by text,
+  on_hold_note text,
   PRIMARY KEY (process, id)
 );
 CREATE INDEX error_order ON penstock.error (process, commit_scn, id);
@@ -159,6 +172,9 @@ COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';
 COMMENT ON COLUMN penstock.error.recipient IS 'the role that could not apply it, which a retry applies it as; null where that is not known';
 COMMENT ON COLUMN penstock.error.is_held IS 'it was not tried: it waits for an earlier one that it depends on';
 COMMENT ON COLUMN penstock.error.marked_by IS 'the keys that its marks were made by; null where it has none';
+COMMENT ON COLUMN penstock.error.on_hold_at IS 'when a person put it on hold: nobody applies or deletes it until it is released; null where it is not on hold';
+COMMENT ON COLUMN penstock.error.on_hold_by IS 'who did, to the server and as the client said';
+COMMENT ON COLUMN penstock.error.on_hold_note IS 'why';
 
 CREATE TABLE penstock.error_mark (
   process text NOT NULL,
@@ -242,8 +258,9 @@ CREATE TABLE penstock.error_action (
   db_user text NOT NULL DEFAULT session_user,
   os_user text NOT NULL,
   host text NOT NULL,
-  action text NOT NULL CHECK (action IN ('retry', 'edit', 'delete', 'dry run', 'go on')),
-  outcome text NOT NULL CHECK (outcome IN ('applied', 'failed', 'deleted', 'would apply', 'would fail')),
+  action text NOT NULL CHECK (action IN ('retry', 'edit', 'delete', 'dry run', 'go on', 'hold', 'release')),
+  outcome text NOT NULL
+    CHECK (outcome IN ('applied', 'failed', 'deleted', 'would apply', 'would fail', 'on hold', 'released')),
   error_id bigint NOT NULL,
   txn_id text NOT NULL,
   commit_scn bigint NOT NULL,
@@ -251,9 +268,11 @@ CREATE TABLE penstock.error_action (
   edits text[] NOT NULL,
   error_number int,
   error_message text,
+  note text,
   PRIMARY KEY (process, id)
 );
 COMMENT ON TABLE penstock.error_action IS 'what people did with entries of the error queue; holds no row values';
 COMMENT ON COLUMN penstock.error_action.os_user IS 'as the client says; db_user is who it was to the server';
 COMMENT ON COLUMN penstock.error_action.role IS 'whose rights the changes were applied with, where these are not db_user''s';
+COMMENT ON COLUMN penstock.error_action.note IS 'why an entry was put on hold, as that person wrote it';
 COMMENT ON COLUMN penstock.error_action.edits IS 'which values were edited, as 2.before.price, and which changes left out, as 2';

@@ -87,7 +87,7 @@ CREATE OR REPLACE VIEW penstock.dba_apply_error AS
 SELECT e.process AS apply_name, p.source AS source_database, e.process || '.' || e.id AS local_transaction_id,
   e.txn_id AS source_transaction_id, e.commit_scn AS source_commit_scn, e.committed_at AS source_commit_time,
   e.message_number, e.message_count, e.error_number, e.error_code, e.error_message, e.recipient AS recipient_name,
-  e.created_at AS error_creation_time, e.is_held
+  e.created_at AS error_creation_time, e.is_held, e.on_hold_at, e.on_hold_by, e.on_hold_note
 FROM penstock.error e JOIN penstock.process p ON p.name = e.process;
 COMMENT ON VIEW penstock.dba_apply_error IS 'the error queue: local_transaction_id is what penstock errors takes';
 
