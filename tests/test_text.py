@@ -1,10 +1,10 @@
-"""Words for people."""
+"""Words for people, and lines that fit a terminal."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.text import duration
+from penstock.text import duration, wrap
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,18 @@ from penstock.text import duration
 )
 def test_a_span_of_time_is_told_in_two_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_a_command_stays_on_one_line() -> None:
+    text = "the error queue holds 2 transactions that change it: `penstock errors list` says why"
+
+    assert wrap(text, 66) == [
+        "the error queue holds 2 transactions that change it:",
+        "`penstock errors list` says why",
+    ]
+
+
+def test_a_command_that_is_longer_than_a_line_is_broken_and_loses_no_character() -> None:
+    text = "next: `penstock errors retry shop.1`"
+
+    assert "".join(wrap(text, 10)).replace(" ", "") == text.replace(" ", "")

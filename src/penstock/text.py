@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -59,3 +61,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(names), n=1)
     return f"; did you mean {names[close[0]]!r}?" if close else ""
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most so many characters, but no command in backticks that fits one."""
+    kept = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), text)
+    return [line.replace("\0", " ") for line in textwrap.wrap(kept, width, break_on_hyphens=False)]
