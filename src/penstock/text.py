@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -39,6 +41,21 @@ def duration(seconds: float) -> str:
     return f"{m} min {s} s" if minutes else f"{seconds:.1f} s"
 
 
+def how_far(done: int, of: int, noun: str, took_s: float, *, more: str = "") -> str:
+    """How far work is, and how long the rest takes at this pace: `3/5 chunks, 60 %, 1,200 rows, 4 s left`.
+
+    Args:
+        noun: What is counted, in the singular.
+        took_s: How long it took so far.
+        more: What else is known of what is done.
+    """
+    share = done / of if of else 1.0
+    left = took_s * (1 - share) / share if share else 0.0
+    about = "" if not left else f"{left:.0f} s left" if left < 60 else f"{duration(left)} left"
+    parts = (f"{done:,}/{count(of, noun)}", f"{100 * share:.0f} %", more, about)
+    return ", ".join(filter(None, parts))
+
+
 def time_text(at: datetime) -> str:
     """A time for people: `2026-11-29 15:53:28 UTC`; JSON has all of it."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -59,3 +76,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(names), n=1)
     return f"; did you mean {names[close[0]]!r}?" if close else ""
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most so many characters, but no command in backticks that fits one."""
+    kept = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), text)
+    return [line.replace("\0", " ") for line in textwrap.wrap(kept, width, break_on_hyphens=False)]

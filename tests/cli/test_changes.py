@@ -47,7 +47,7 @@ def test_a_person_sees_one_block_per_transaction(program: Program, archive: str)
     done = program("changes", archive, "--from", "20")
     assert done.code == 0, done.err
     assert done.out == (
-        "position 20  transaction t20  2024-01-02T12:00:20.000000+00:00  4 changes\n"
+        "position 20  transaction t20  2024-01-02 12:00:20 UTC  4 changes\n"
         "  1 insert public.book id='0'\n"
         '      name: "it\'s :smile: [b]"\n'
         "  2 update public.item id='1'\n"
@@ -66,7 +66,7 @@ def test_the_first_copy_comes_before_what_follows_it(program: Program, archive: 
         "  row id='1'\n      name: 'copied'\n"
         "  row id='2'\n      name: 'copied'\n"
         "\n"
-        "position 1  transaction t1  2024-01-02T12:00:01.000000+00:00  1 change\n"
+        "position 1  transaction t1  2024-01-02 12:00:01 UTC  1 change\n"
         "  1 insert public.item id='0'\n"
         "      name: 'n1'\n"
     )

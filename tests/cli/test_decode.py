@@ -43,10 +43,10 @@ def test_a_person_sees_transactions_in_the_order_of_their_commits(tmp_path: Path
 
     assert decoded.code == 0
     assert decoded.out == (
-        "position 1  transaction 9  1970-01-01T00:00:01.000000+00:00\n"
+        "position 1  transaction 9  1970-01-01 00:00:01 UTC\n"
         "  1 delete public.customers id='7'\n"
         "\n"
-        "position 2  transaction 8  1970-01-01T00:00:01.000000+00:00\n"
+        "position 2  transaction 8  1970-01-01 00:00:01 UTC\n"
         "  1 insert public.customers id='7'\n"
         "      name: NULL\n"
         "  2 insert public.orders id='1'\n"
@@ -73,11 +73,22 @@ def test_a_program_gets_the_change_stream_and_no_part_of_a_transaction(tmp_path:
     assert "1 event came again, and was left out" in decoded.notes
 
 
+def test_a_long_value_is_cut_for_a_person_unless_it_is_asked_for(tmp_path: Path) -> None:
+    lines = [event("c", "t", {"id": 1, "doc": "d" * 1_000}, 8, 1), end(8, t=1)]
+    cut, whole, program = (Decoded(tmp_path, lines, *options) for options in ([], ["--full"], ["--json"]))
+
+    assert f"      doc: '{'d' * 200}'... (1,000 characters)\n" in cut.out
+    assert cut.notes == ["long values are cut; --full prints them whole"]
+    assert f"      doc: '{'d' * 1_000}'\n" in whole.out
+    assert "d" * 1_000 in program.out
+    assert not whole.notes + program.notes
+
+
 def test_what_is_there_of_an_incomplete_transaction_is_shown_to_a_person(tmp_path: Path) -> None:
     decoded = Decoded(tmp_path, [event("c", "t", {"id": 1}, 8, 1), end(8, t=2)])
 
     assert decoded.out == (
-        "incomplete, public.t 1 of 2  transaction 8  1970-01-01T00:00:01.000000+00:00\n  1 insert public.t id='1'\n"
+        "incomplete, public.t 1 of 2  transaction 8  1970-01-01 00:00:01 UTC\n  1 insert public.t id='1'\n"
     )
 
 

@@ -498,6 +498,29 @@ def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path
     assert (early.stdout, early.stderr) == (changes.stdout, changes.stderr)
 
 
+def test_decode_says_that_the_drivers_own_rows_are_not_read(log: Log, tmp_path: Path, monkeypatch: Any) -> None:
+    log.publication().setup()
+    monkeypatch.setenv("SHOP_URL", log.lab.source_url)
+    monkeypatch.setenv("COPY_URL", log.lab.target_url)
+    file = tmp_path / "pipeline.yaml"
+    log.write(2, "idu=1", "fname", "A", "B")
+    log.write(2, "idu=2", "fname", "A", "B")
+    log.lab.source.execute("UPDATE indirect.event_log SET perpetrator = 'idm' WHERE table_key = 'idu=1'")
+    shown = []
+    for more in ("", ", allow_loopback: true"):
+        file.write_text(log.text("apply: {connection: copy}\n", more))
+        shown.append(CliRunner().invoke(app, ["decode", "event-log", "-f", str(file)]))
+
+    own, all_ = shown
+    assert [event.association[:5] for event in read_document(own.stdout.encode())] == ["idu=2"]
+    assert own.stderr == (
+        "note: 1 new row of user 'idm', the driver's own, is not read; capture.event_log.allow_loopback: true reads"
+        " such rows, too\n"
+    )
+    assert len(list(read_document(all_.stdout.encode()))) == 2
+    assert all_.stderr == ""
+
+
 def test_what_does_not_go_with_an_event_log_is_refused_with_its_line() -> None:
     text = FILE.format(more="") + "publish: {to: files, path: p, format: parquet}\nrules: {exclude: [a.b]}\n"
 

@@ -617,7 +617,7 @@ def test_all_tables_of_a_pipeline_are_compared(copied: Lab, monkeypatch: pytest.
 
     assert found(result) == {"t": [("different", {"id": "3"})]}
     assert [(x.table.name, x.rows) for x in result.tables] == [("keyless", 30), ("t", 30)]
-    assert listener.heard == [(2, 2)]
+    assert listener.heard == [(0, 2), (2, 2)]
     # What differed is looked at once more.
     assert used == [CompareJobs if on_spark else LocalJobs] * 2
 

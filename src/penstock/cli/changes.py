@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.console import JsonOption, warn
-from penstock.cli.stream import Printer, print_lines
+from penstock.cli.stream import FullOption, Printer, print_lines
 from penstock.text import printable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def changes(
     table: Annotated[
         list[str] | None, typer.Option("--table", metavar="PATTERN", help="Only tables that match; repeatable.")
     ] = None,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print what an archive of change files holds, transaction by transaction, row values included."""
@@ -36,11 +37,13 @@ def changes(
     from penstock.storage import open_storage
 
     patterns = [TablePattern.parse(text) for text in table or ()]
-    show = print_lines if json else Printer().show
+    printer = Printer(full=full)
+    show = print_lines if json else printer.show
     found = 0
     for batch in read_archive(path, since, until, table or (), options=("--from", "--until")).batches():
         found += batch.num_rows
         show(batch)
+    printer.note_cuts()
     for note in _notes(Archive(open_storage(path)), patterns, found=found):
         warn(f"note: {printable(note)}")
 

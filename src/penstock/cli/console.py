@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from rich.table import Table
 
 import penstock
 from penstock.errors import ConfigError
+from penstock.text import wrap
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
@@ -155,20 +155,20 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a line to standard error."""
-    err.print(text, markup=False, style="yellow")
+    """Print a line to standard error; see `print_with_margin`."""
+    note = "note: " if text.startswith("note: ") else ""
+    print_with_margin(note, text.removeprefix(note), style="yellow", console=err)
 
 
-def print_with_margin(margin: str, text: str, *, style: str | None = None) -> None:
+def print_with_margin(margin: str, text: str, *, style: str | None = None, console: Console = out) -> None:
     """Print a text behind a margin; on a terminal its further lines are indented by that much, in a pipe it is one."""
-    if not out.is_terminal:
-        say(f"{margin}{text}")
+    if not console.is_terminal:
+        console.print(f"{margin}{text}", markup=False, style=style)
         return
-    width = max(20, out.width - len(margin))
-    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-    out.print(f"{margin}{lines[0]}", markup=False, style=style)
+    lines = wrap(text, max(20, console.width - len(margin))) or [""]
+    console.print(f"{margin}{lines[0]}", markup=False, style=style)
     for line in lines[1:]:
-        out.print(f"{' ' * len(margin)}{line}", markup=False, style=style)
+        console.print(f"{' ' * len(margin)}{line}", markup=False, style=style)
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

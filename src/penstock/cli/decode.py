@@ -17,8 +17,10 @@ import typer
 from penstock.cli.console import FileOption, JsonOption, defaults, warn
 from penstock.cli.decode_db2 import db2_log
 from penstock.cli.decode_dbwatcher import dbwatcher
-from penstock.cli.stream import Printer, print_lines
+from penstock.cli.groups import takes_groups
+from penstock.cli.stream import FullOption, Printer, print_lines
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError
+from penstock.text import are, count, printable
 
 if TYPE_CHECKING:
     from penstock.formats.debezium.decode import DecodeSettings
@@ -53,7 +55,25 @@ class _Range:
         return first, end
 
 
+@dataclass(frozen=True)
+class PartOptions:
+    """Which part of each partition, or file, is read."""
+
+    first: Annotated[
+        int | None,
+        typer.Option("--from", metavar="OFFSET", help="The first offset of each partition; -N: the last N records."),
+    ] = None
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", help="The offset after the last one of each partition.")
+    ] = None
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=1, help="The maximum number of records of each partition, or lines of each file."),
+    ] = 100_000
+
+
 @app.command("debezium")
+@takes_groups
 def debezium(
     sources: Annotated[
         list[str] | None,
@@ -66,24 +86,15 @@ def debezium(
         Path | None,
         typer.Option("--file", "-f", help="Read topics as this pipeline file does; all of them if none is named."),
     ] = None,
-    first: Annotated[
-        int | None,
-        typer.Option("--from", metavar="OFFSET", help="The first offset of each partition; -N: the last N records."),
-    ] = None,
-    end: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", help="The offset after the last one of each partition.")
-    ] = None,
-    limit: Annotated[
-        int,
-        typer.Option("--limit", min=1, help="The maximum number of records of each partition, or lines of each file."),
-    ] = 100_000,
+    part: PartOptions = PartOptions(),
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print Debezium events as changes, transaction by transaction in commit order, and name oddities.
 
     Row values are printed, too. Nothing is followed, and no offset is committed.
     """
-    which = _Range(first, end, limit)
+    which = _Range(part.first, part.end, part.limit)
     file = file or (defaults.file if defaults.is_said else None)
     if bootstrap is not None and file is not None:
         raise ConfigError("--bootstrap names a cluster, and so does the pipeline file", do="give one of them")
@@ -91,7 +102,7 @@ def debezium(
         sample = _of_topics(sources or [], bootstrap, file, which)
     else:
         sample = _of_files(sources or [], which)
-    _print(sample, which.notes, json=json)
+    _print(sample, which.notes, full=full, json=json)
     if sample.is_malformed:
         raise typer.Exit(OperatorError.exit_code)
 
@@ -104,6 +115,7 @@ def event_log(
         typer.Option("--format", help="An XDS document, or the changes that would be applied."),
     ] = "xds",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The maximum number of rows of the log.")] = None,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print what the next poll of the pipeline's event log would find, and which rows it could not use.
@@ -129,17 +141,25 @@ def event_log(
     if form == "xds":
         sys.stdout.write(document_of(found.elements()).decode())
     else:
-        show = print_lines if json else Printer().show
+        printer = Printer(full=full)
+        show = print_lines if json else printer.show
         for batch in batches_of(found.transactions(), keys):
             show(batch)
+        printer.note_cuts()
     for (outcome, reason), record_ids in reasons(found.settled.items()).items():
         warn(f"note: record_id {', '.join(map(str, record_ids))}: status {outcome}: {reason}")
+    if found.own:
+        user = printable(repr(log.settings.suppressed_user))
+        warn(
+            f"note: {count(found.own, 'new row')} of user {user}, the driver's own, {are(found.own)} not read;"
+            " capture.event_log.allow_loopback: true reads such rows, too"
+        )
     if any(one.outcome == "E" for one in found.settled.values()):
         raise typer.Exit(OperatorError.exit_code)
 
 
-def _print(sample: Sample, notes: Sequence[str], *, json: bool) -> None:
-    printer = Printer()
+def _print(sample: Sample, notes: Sequence[str], *, full: bool, json: bool) -> None:
+    printer = Printer(full=full)
     show = print_lines if json else printer.show
     for batch in sample.copies():
         show(batch)
@@ -149,6 +169,7 @@ def _print(sample: Sample, notes: Sequence[str], *, json: bool) -> None:
         # Without an END they have no place in the order of the others, which programs rely on.
         if not json:
             printer.show(batch, lacking=lacking)
+    printer.note_cuts()
     for note in (*notes, *sample.notes()):
         warn(f"note: {note}")
 

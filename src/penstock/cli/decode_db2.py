@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.console import JsonOption, say, warn
+from penstock.cli.stream import FullOption, Printer
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def db2_log(
         Show, typer.Option("--show", help="Print every record, or only what was committed.")
     ] = Show.CHANGES,
     with_hex: Annotated[bool, typer.Option("--hex", help="Also print the bytes of each record.")] = False,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print buffers of Db2's log; of changes, row values are printed, too. An update that appends to a LOB says so."""
@@ -42,14 +45,18 @@ def db2_log(
 
     known = read_catalog(_read(catalog).decode("utf-8", "replace"), where=str(catalog))
     buffers = [(str(file), _read(file)) for file in files]
-    lines: Iterator[dict[str, Any]]
-    match show:
-        case Show.RECORDS:
-            lines = (_record(record, with_hex) for record in _records(buffers, known))
-        case Show.TRANSACTIONS | Show.CHANGES:
-            lines = _committed(buffers, known, show)
+    if show is Show.RECORDS:
+        lines: Iterator[dict[str, Any]] = (_record(record, with_hex) for record in _records(buffers, known))
+    else:
+        lines = _committed(buffers, known, show)
+    if show is Show.CHANGES and not json:
+        printer = Printer(full=full)
+        for line in lines:
+            printer.show_row(line)
+        printer.note_cuts()
+        return
     for line in lines:
-        say(json_.dumps(line, ensure_ascii=False) if json else _plain(line))
+        say(json_.dumps(_as_json(line), ensure_ascii=False) if json else _plain(line))
 
 
 def _read(file: Path) -> bytes:
@@ -100,6 +107,7 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
     from penstock.sources.db2_log.changes import RowChangeDecoder
     from penstock.sources.db2_log.reading import row_of, txn_id
     from penstock.sources.db2_log.transactions import Gatherer, RowResolver
+    from penstock.values import encode_image
 
     numbers = {name: number for number, (name, _) in enumerate(buffers, 1)}
     first = next(iter(_records(buffers, catalog)), None)
@@ -109,12 +117,12 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
     keys = {table.name: table.key for table in catalog.tables}
     for committed in gatherer.gather(_records(buffers, catalog)):
         cut += committed.is_cut
-        rows, outcome = resolver.resolve(committed), committed.outcome
+        rows, outcome, at_s = resolver.resolve(committed), committed.outcome, committed.committed_at_s
         common = {
             "txn_id": txn_id(committed),
             "commit_scn": (numbers[outcome.name] << 32) + outcome.offset,
             "txn_changes": len(rows),
-            "committed_at": _at(committed.committed_at_s),
+            "committed_at": None if at_s is None else datetime.fromtimestamp(at_s, UTC),
         }
         if show is Show.TRANSACTIONS:
             yield {**common, "records": len(committed.records), "file": outcome.name, "offset": outcome.offset}
@@ -122,9 +130,7 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
         for seq, row in enumerate(rows):
             decoded = decoder.decode(row, seq)
             line = common | row_of(decoded.change, keys[row.table.name])
-            for name in ("key", "before", "after"):
-                line[name] = None if line[name] is None else json_.loads(str(line[name]))
-            yield line | ({"append": decoded.append} if decoded.append else {})
+            yield line | ({"append": encode_image(decoded.append)} if decoded.append else {})
     for what, count in (
         ("transactions that were open where the buffers begin, and did more than is shown", cut),
         ("transactions that have no outcome yet", len(gatherer.open)),
@@ -136,11 +142,17 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
             warn(f"note: {what}: {count}")
 
 
-def _at(seconds: int | None) -> str | None:
-    from datetime import UTC, datetime
-
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+def _as_json(line: dict[str, Any]) -> dict[str, Any]:
+    """Return it with its time as text, and its images as objects."""
+    plain = dict(line)
+    if plain.get("committed_at") is not None:
+        plain["committed_at"] = plain["committed_at"].isoformat(timespec="microseconds")
+    for name in ("key", "before", "after", "append"):
+        if plain.get(name) is not None:
+            plain[name] = json_.loads(plain[name])
+    return plain
 
 
 def _plain(line: dict[str, Any]) -> str:
-    return "  ".join(f"{name}={json_.dumps(v, ensure_ascii=False)}" for name, v in line.items() if v is not None)
+    found = _as_json(line).items()
+    return "  ".join(f"{name}={json_.dumps(v, ensure_ascii=False)}" for name, v in found if v is not None)

@@ -38,7 +38,7 @@ from penstock.cli import (
     verify,
     web,
 )
-from penstock.cli.console import defaults, err, show_traceback
+from penstock.cli.console import defaults, err, print_with_margin, show_traceback
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -103,7 +103,7 @@ def main() -> None:
         app()
     except PenstockError as exc:
         show_traceback(exc)
-        err.print(f"penstock: {exc}", markup=False, style="red")
+        print_with_margin("penstock: ", str(exc), style="red", console=err)
         sys.exit(exc.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone; that is its right.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from penstock.cli.console import (
     say,
     warn,
 )
-from penstock.text import count, printable
+from penstock.text import count, how_far, printable
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
@@ -66,18 +67,19 @@ class VerifyProgress:
     def __init__(self, *, quiet: bool) -> None:
         """Show nothing if `quiet`, or if the output is no terminal."""
         self._live = out.status("comparing") if out.is_terminal and not quiet else None
+        self._began_at = time.monotonic()
         if self._live is not None:
             self._live.start()
 
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
         if self._live is not None:
-            self._live.update(f"compared {ranges} of {of} ranges")
+            self._live.update(f"compared {how_far(ranges, of, 'range', time.monotonic() - self._began_at)}")
 
     def repaired(self, ranges: int, of: int) -> None:
         """So many ranges are the same now, out of so many that were not."""
         if self._live is not None:
-            self._live.update(f"brought {ranges} of {of} ranges")
+            self._live.update(f"repaired {ranges:,}/{count(of, 'range')}")
 
     def warned(self, text: str) -> None:
         """Something a person should know."""

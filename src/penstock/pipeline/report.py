@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import AlikeLines, Event, SourceFacts, tell
-from penstock.text import are, count, duration, printable, time_text
+from penstock.text import are, count, duration, how_far, printable, time_text
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
@@ -42,12 +42,8 @@ class CopyProgress:
         """How far it is in one line: `copying 3/5 chunks, 60 %, 1,200 rows, 4 s left`."""
         if self.chunks >= self.of:
             return f"copied {count(self.chunks, 'chunk')}, {count(self.rows, 'row')}"
-        share = self.chunks / self.of
-        left = (now - self.began_at) * (1 - share) / share if share else 0.0
-        about = f", {left:.0f} s left" if 0 < left < 60 else f", {duration(left)} left" if left else ""
-        return f"copying {self.chunks:,}/{self.of:,} chunks, {share:.0%}, {count(self.rows, 'row')}{about}".replace(
-            "%", " %"
-        )
+        took_s = now - self.began_at
+        return f"copying {how_far(self.chunks, self.of, 'chunk', took_s, more=count(self.rows, 'row'))}"
 
 
 class Report:
@@ -127,7 +123,7 @@ class Report:
 
     def queued(self, entry: ErrorEntry) -> None:
         """A transaction went to the error queue; those that fail alike are counted."""
-        committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
+        committed = f", committed {time_text(entry.committed_at)}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
         number = f"error {entry.error_number}, " if entry.error_number else ""

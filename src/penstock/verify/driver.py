@@ -200,6 +200,7 @@ def _compare(
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
     work, step = bundles(chunks), jobs.at_once
+    listener.compared(0, len(chunks))
     for first in range(0, len(work), step):
         results += _retrying(jobs.compare, work[first : first + step], is_running)
         listener.compared(len(results), len(chunks))

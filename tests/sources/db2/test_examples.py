@@ -157,14 +157,20 @@ def test_a_value_of_each_type(type_: str, length: int, scale: int, hexed: str, t
     assert RowDecoder(catalog.tables[0], catalog).decode(memoryview(image)) == {"V": text}
 
 
-def test_a_person_is_shown_changes_and_records(tmp_path: Path) -> None:
+def test_changes_are_shown_to_a_person_and_to_a_program_and_records_in_hexadecimal(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"tables": [T1]}))
     (tmp_path / "b").write_bytes(APPENDED)
-    command = ["decode", "db2-log", "--catalog", str(tmp_path / "c.json"), str(tmp_path / "b"), "--json"]
+    command = ["decode", "db2-log", "--catalog", str(tmp_path / "c.json"), str(tmp_path / "b")]
 
-    changes = CliRunner().invoke(app, command)
-    records = CliRunner().invoke(app, [*command, "--show", "records", "--hex"])
+    person = CliRunner().invoke(app, command)
+    changes = CliRunner().invoke(app, [*command, "--json"])
+    records = CliRunner().invoke(app, [*command, "--json", "--show", "records", "--hex"])
 
+    assert person.stdout.splitlines()[1:] == [
+        "  1 update S.T1",
+        "      C2: 'ROW ONE' => 'ROW ONE V2'",
+        "      C3: appended '<<appended by concat operator, 40 bytes>'",
+    ]
     (line,) = map(json.loads, changes.stdout.splitlines())
     assert (line["op"], line["after"]) == ("update", {"C2": "ROW ONE V2"})
     assert line["append"] == {"C3": "<<appended by concat operator, 40 bytes>"}

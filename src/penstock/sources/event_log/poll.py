@@ -80,6 +80,10 @@ class LogTransaction(ABC):
         """
 
     @abstractmethod
+    def count_own(self) -> int:
+        """Return how many new rows are not read because the driver's own user wrote them."""
+
+    @abstractmethod
     def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
         """Return what a table holds now of the objects that are there, by one query, and one for each child table.
 

@@ -19,11 +19,13 @@ class Preview:
     Attributes:
         rows: How many rows it would read.
         settled: What would become of rows without an event, by record_id.
+        own: How many new rows it would not read, because the driver's own user wrote them.
     """
 
     rows: int
     kept: Sequence[JournalEvent]
     settled: Mapping[int, Settled]
+    own: int = 0
 
     def elements(self) -> list[str]:
         """The events as XDS elements."""
@@ -41,7 +43,7 @@ def preview(log: EventLog, settings: EventLogSettings, form: EventForm, *, limit
     if limit is not None and settings.query_limit:
         limit = min(limit, settings.query_limit)
     with log.transaction(is_alone=False) as transaction:
-        rows = transaction.window(None, limit)
+        rows, own = transaction.window(None, limit), transaction.count_own()
         events, settled = read_events(transaction, settings, rows)
         form.prepare(transaction, events)
         for event in events:
@@ -49,4 +51,4 @@ def preview(log: EventLog, settings: EventLogSettings, form: EventForm, *, limit
                 kept.append(form.make(event))
             except UnreadableError as exc:
                 settled |= dict.fromkeys(event.record_ids, Settled(RowOutcome.ERROR, str(exc)))
-    return Preview(len(rows), kept, settled)
+    return Preview(len(rows), kept, settled, own)

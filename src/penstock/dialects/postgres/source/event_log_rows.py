@@ -472,6 +472,20 @@ class PostgresLogTransaction(LogTransaction):
         assert row is not None
         return int(row[0])
 
+    def count_own(self) -> int:
+        """Return how many new rows are not read because the driver's own user wrote them."""
+        user = self._settings.suppressed_user
+        if user is None:
+            return 0
+        own = f"SELECT count(*) FROM {self._log} WHERE {self._is_new} AND {self._writer} = %s"
+        row = self._sql.execute(own, [user]).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    @property
+    def _writer(self) -> str:
+        return f"rtrim({self._bound.text('perpetrator')}, ' ')"
+
     @property
     def _is_plain_time(self) -> str:
         """SQL for whether a row's time is one that programs can hold; infinity is none."""
@@ -487,8 +501,7 @@ class PostgresLogTransaction(LogTransaction):
         b, settings = self._bound, self._settings
         conditions, values = [self._is_new, self._bound.has_id], list[object]()
         if settings.suppressed_user is not None:
-            who = b["perpetrator"]
-            conditions.append(f"({who} IS NULL OR rtrim({b.text('perpetrator')}, ' ') <> %s)")
+            conditions.append(f"({b['perpetrator']} IS NULL OR {self._writer} <> %s)")
             values.append(settings.suppressed_user)
         if settings.future_events:
             time, type_ = b["event_time"], b.types["event_time"]
