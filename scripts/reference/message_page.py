@@ -35,7 +35,7 @@ AREAS = (
     ("First copy, verify and resync", ("snapshot/", "verify/", "pipeline/resync", "pipeline/verification", "cli/res")),
     ("PostgreSQL", ("dialects/", "database")),
     ("Spark", ("spark/", "worker_daemon", "sources/trigger_queue/source", "sources/trigger_queue/position")),
-    ("Commands", ("cli/", "demo/")),
+    ("Commands", ("cli/", "demo/", "init/")),
     ("Setting up and running", ("pipeline/",)),
     ("Anything else", ("",)),
 )
@@ -166,7 +166,12 @@ def base_of(kind: str) -> str:
     """The class of `penstock.errors` that decides what a caller can do."""
     if hasattr(errors, kind):
         return kind
-    return {"LockedError": "RetryableError", "NotRegisteredError": "MalformedInputError"}.get(kind, "OperatorError")
+    above = {
+        "ChoiceError": "ConfigError",
+        "LockedError": "RetryableError",
+        "NotRegisteredError": "MalformedInputError",
+    }
+    return above.get(kind, "OperatorError")
 
 
 def advice(what: str, said: Iterable[Message], notes: Mapping[str, str], area: str) -> str:

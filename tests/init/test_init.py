@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import referring_url_of
-from penstock.examination import ColumnFacts, TableFacts
-from penstock.init.file_text import FileParts, file_text
-from penstock.init.proposal import Answers, pipeline_name, propose
+from penstock.examination import ColumnFacts, DatabaseFacts, TableFacts
+from penstock.init.answers import Answers
+from penstock.init.file_text import CapturePart, ConnectionPart, Entry, FileParts, OutputPart, file_text
+from penstock.init.proposal import pipeline_name, propose
 from penstock.patterns import TablePattern
 from penstock.pipeline_file import parse
 from tests.lab import Lab
@@ -162,7 +163,7 @@ def test_on_a_terminal_what_no_option_says_is_asked_for(lab: Lab, program: Progr
         said += os.read(leader, 4096)
     assert process.wait(60) == 0
     os.close(leader)
-    assert b"The database to capture from" in said
+    assert b"What to capture from" in said
     assert f'url: "{lab.source_url}"' in (program.folder / "pipeline.yaml").read_text()
 
 
@@ -176,7 +177,14 @@ def test_a_file_means_the_tables_that_it_is_made_of(tables: list[tuple[str, str]
     facts = [TableFacts(TableName(*name), 0, None, (), (ColumnFacts("a", "int", True),)) for name in tables]
     excluded = {facts[0].name: reason}
     patterns = [TablePattern.exactly(table.name) for table in facts]
-    text = file_text(FileParts("p", "postgresql://h/a", "postgresql://h/b", patterns, excluded, tables=facts))
+    database = DatabaseFacts("db", reason, 0, 0, "UTC", reason, "u", tables=facts)
+    capture = CapturePart("trigger_queue", Entry("connection", "a"), patterns, seen=[reason], facts=database)
+    connections = [
+        ConnectionPart(name, [Entry("type", "postgres"), Entry("url", f"postgresql://h/{name}")], reason)
+        for name in "ab"
+    ]
+    output = OutputPart("apply", [Entry("connection", "b", [reason])])
+    text = file_text(FileParts("p", connections, capture, output, excluded))
 
     config = parse(text, name="x", environment={})
 
@@ -222,7 +230,7 @@ def test_a_proposal_is_for_programs_too(lab: Lab) -> None:
     found = propose(Answers(lab.source_url, lab.target_url))
     assert found.config.capture.tables == ["public.*", "s.*"]
     assert found.config.name == lab.source.info.dbname
-    assert [str(table.name) for table in found.parts.tables] == ["public.t", "s.t"]
+    assert [str(table.name) for table in found.parts.kept] == ["public.t", "s.t"]
     assert found.to_json()["faults"] == []
     with psycopg.connect(lab.source_url) as session:
         assert session.execute("SELECT count(*) FROM pg_namespace WHERE nspname ~ '^penstock'").fetchone() == (0,)

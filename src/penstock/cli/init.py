@@ -3,48 +3,136 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Choice
 
 from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say
+from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError
 from penstock.text import are, count, printable, size
 
 if TYPE_CHECKING:
+    from penstock.init.answers import Answers
     from penstock.init.proposal import Proposal
 
+_FORMS = (
+    "postgresql://USER@HOST/DATABASE, '${env:SHOP_URL}' for a variable that holds it, kafka://HOST:PORT, or ./FOLDER"
+)
 
-def init(
+_NAMED = 10
+"""So many tables of a recording are named."""
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What is captured from where, and where it goes."""
+
     source: Annotated[
         str | None,
-        typer.Option("--source", metavar="URL", help="The database to capture from; '${env:NAME}' is a url, too."),
-    ] = None,
+        typer.Option(
+            "--source",
+            metavar="PLACE",
+            help="What to capture from: a database's url, kafka://HOST:PORT or a folder; '${env:NAME}' is a url, too.",
+        ),
+    ] = None
     target: Annotated[
-        str | None, typer.Option("--target", metavar="URL", help="The database to apply to, written alike.")
-    ] = None,
+        str | None, typer.Option("--target", metavar="PLACE", help="What to apply or publish to, written alike.")
+    ] = None
+    capture: Annotated[
+        str | None,
+        typer.Option(
+            "--capture",
+            metavar="KIND",
+            help="Kind of source, as capture.source has it.",
+            show_default="what the source turns out to be",
+        ),
+    ] = None
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="What to publish, as publish.format has it.",
+            show_default="changes into a folder, debezium-json to Kafka",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class DetailOptions:
+    """What only some kinds of source or output have."""
+
+    event_log: Annotated[
+        str | None,
+        typer.Option("--event-log", metavar="TABLE", help="The event log; setup makes it if it is not there."),
+    ] = None
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="TEXT", help="The connector's topic.prefix; when publishing, your own."),
+    ] = None
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TEXT", help="The topic of DbWatcher's messages, or of documents.")
+    ] = None
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="The schema registry of events in Avro.")
+    ] = None
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kafka",
+            metavar="NAME=VALUE",
+            help="A setting of librdkafka's, as sasl.username=penstock; as often as you like.",
+        ),
+    ] = None
+
+
+@takes_groups
+def init(
+    places: PlaceOptions,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the pipeline.", show_default="the source database's")
+        str | None, typer.Option("--name", help="Name of the pipeline.", show_default="the source's")
     ] = None,
     tables: Annotated[
         list[str] | None,
         typer.Option("--tables", metavar="PATTERN", help="Tables to capture, as 'public.*'; as often as you like."),
     ] = None,
+    *,
+    details: DetailOptions,
     file: FileOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Look at two databases, and write the pipeline file between them; asks for what no option says."""
+    """Look at a source and a target, and write the pipeline file between them; asks for what no option says."""
     path = file or defaults.file
     if path.exists() and not force:
         raise ConfigError(f"{str(path)!r} exists", do="name another file with -f, or overwrite it with --force")
-    source, target = _asked_for(source, target)
-    from penstock.init.proposal import Answers, check_name, propose
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder for {str(path)!r}", do="make it, or name another file with -f")
+    source, target, form = _asked_for(places)
+    from penstock.init.answers import Answers
+    from penstock.init.proposal import check_name
 
     if name is not None:
         check_name(name)
-    found = propose(Answers(source, target, name, tables or []))
+    answers = Answers(
+        source,
+        target,
+        path,
+        name,
+        patterns=tables or [],
+        capture=places.capture,
+        form=form,
+        prefix=details.prefix,
+        topic=details.topic,
+        event_log=details.event_log,
+        registry=details.registry,
+        kafka=details.kafka or [],
+    )
+    found = _proposed(answers)
     _write(path, found.text)
     if json:
         print_json({"file": str(path), **found.to_json()})
@@ -52,26 +140,54 @@ def init(
         _show(found, path)
 
 
-def _asked_for(source: str | None, target: str | None) -> tuple[str, str]:
-    """The two urls, asked for where they are missing and somebody is there to answer.
+def _asked_for(places: PlaceOptions) -> tuple[str, str, str | None]:
+    """Source, target and format, asked for where they are missing and somebody is there to answer.
 
     Raises:
         ConfigError: Some are missing, and nobody can be asked.
     """
-    missing = [option for option, url in (("--source", source), ("--target", target)) if not url]
-    if missing and not sys.stdin.isatty():
-        example = "postgresql://USER@HOST/DATABASE, or '${env:SHOP_URL}' for a variable that holds it"
+    from penstock.init.outputs import formats_of
+    from penstock.init.places import place_of
+
+    source, target, form = places.source, places.target, places.form
+    missing = [option for option, place in (("--source", source), ("--target", target)) if not place]
+    if not missing:
+        assert source
+        assert target
+        return source, target, form
+    if not sys.stdin.isatty():
         raise ConfigError(
             f"{' and '.join(missing)} {are(len(missing))} missing, and there is no terminal to ask on",
-            do=f"name {'both databases' if len(missing) > 1 else 'the database'}: {example}",
+            do=f"name {'both' if len(missing) > 1 else 'it'}: {_FORMS}",
         )
-    if missing:
-        say("A url is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds one.")
-        say("Of a password the file gets a reference only.")
-    return (
-        source or typer.prompt("The database to capture from"),
-        target or typer.prompt("The database to apply to"),
-    )
+    say("A database is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds this;")
+    say("a Kafka cluster is kafka://HOST:PORT; a folder is ./NAME. Of a password the file gets a reference only.")
+    source = source or typer.prompt("What to capture from")
+    target = target or typer.prompt("What to apply or publish to")
+    formats = formats_of(place_of(target, "--target"), places.capture)
+    if formats[1:] and form is None:
+        form = typer.prompt("Format", type=Choice(formats), default=formats[0])
+    return source, target, form
+
+
+def _proposed(answers: Answers) -> Proposal:
+    """Propose the file; what has to be chosen on the way is asked for, or is as usual where nobody can be asked."""
+    from penstock.init.answers import ChoiceError
+    from penstock.init.proposal import propose
+
+    while True:
+        try:
+            return propose(answers)
+        except ChoiceError as exc:
+            if sys.stdin.isatty():
+                say(printable(exc.what))
+                option = exc.answer.replace("_", " ")
+                chosen = typer.prompt(option.capitalize(), type=Choice(exc.choices), default=exc.default)
+            elif exc.default is not None:
+                chosen = exc.default
+            else:
+                raise
+            answers = replace(answers, **{exc.answer: chosen})
 
 
 def _write(path: Path, text: str) -> None:
@@ -92,29 +208,39 @@ def _write(path: Path, text: str) -> None:
 
 
 def _show(found: Proposal, path: Path) -> None:
-    parts = found.parts
-    assert parts.source is not None
-    assert parts.target is not None
-    kept = [table for table in parts.tables if table.name not in parts.excluded]
-    say(f"source  {parts.source.version}, {parts.source.label}")
-    say(f"        {count(len(kept), 'table')}, {size(sum(table.size_bytes for table in kept))}")
-    say(f"target  {parts.target.version}, {parts.target.label}")
-    for table, reason in sorted(parts.excluded.items()):
+    capture, plan = found.parts.capture, found.plan
+    facts = capture.facts
+    print_with_margin("source  ", f"{facts.version}, {facts.label}" if facts is not None else plan.source.label)
+    if capture.tables:
+        whole = size(sum(table.size_bytes for table in found.parts.kept))
+        say(f"        {count(len(found.parts.kept), 'table')}, {whole}")
+    elif facts is None and plan.tables:
+        named = ", ".join(plan.tables[:_NAMED]) + (", ..." if len(plan.tables) > _NAMED else "")
+        print_with_margin("        ", printable(f"{count(len(plan.tables), 'table')}: {named}"))
+    for line in capture.seen:
+        print_with_margin("        ", printable(line))
+    target = found.target
+    print_with_margin("target  ", f"{target.version}, {target.label}" if target is not None else plan.target.label)
+    for table, reason in sorted(found.left_out.items()):
         print_with_margin("left out  ", printable(f"{table}: {reason}"))
-    keyless = [str(table.name) for table in kept if not table.key]
+    keyless = [str(table.name) for table in found.parts.kept if not table.key]
     if keyless:
         print_with_margin("no key    ", f"{', '.join(keyless)}: rows are found by all their columns")
-    for side in (found.plan.source, found.plan.target):
+    for side in (plan.source, plan.target):
         for fault in side.faults:
             print_with_margin("in the way  ", printable(str(fault)))
     _show_grants(found)
-    if found.plan.target.plain_role:
+    if plan.target.plain_role:
         say("Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is none.")
     say(f"wrote {path}")
     for variable in found.variables:
         whose, _, what = variable.lower().partition("_")
-        say(f"  export {variable}=...   # the {what} of the {whose}, which the file only refers to")
-    say("next: `penstock plan`" if not any(found.grants.values()) else "next: run these grants, then `penstock plan`")
+        say(f"  export {variable}=...   # the {what.replace('_', ' ')} of the {whose}, which the file only refers to")
+    first = [
+        *(["clear what is in the way"] if plan.source.faults or plan.target.faults else []),
+        *(["run these grants"] if any(found.grants.values()) else []),
+    ]
+    say(f"next: {', '.join([*first, 'then `penstock plan`'] if first else ['`penstock plan`'])}")
 
 
 def _show_grants(found: Proposal) -> None:

@@ -33,7 +33,7 @@ _MARK = "\0"
 
 _PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_MARK})")
 
-_SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE)
+SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE)
 """Settings of Kafka's clients that hold a secret."""
 
 
@@ -72,7 +72,7 @@ class SecretStore:
             if not isinstance(value, str):
                 continue
             found = _Found(self)
-            if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
+            if SECRET_SETTING.search(name) and not _REFERENCE.search(value):
                 found.faults.append("a secret stands in the file; write it as ${env:NAME} or ${file:path}")
             settings[name] = _REFERENCE.sub(found.secret, value)
             faults += [document.fault((*path, name), what) for what in found.faults]

@@ -1,1 +1,1 @@
-"""Writes the first pipeline file of two databases. See README.md."""
+"""Writes the first pipeline file. See README.md."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,74 @@ SOURCE, TARGET = "source", "target"
 _MOST_TABLES = 40
 _WIDTH = 110
 
+_YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+"""Words that mean a value without quotes."""
+
+Scalar = str | int | bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting of the file, and the comments above it.
+
+    Attributes:
+        is_example: It stands in the file as a comment, to be taken up by a person.
+    """
+
+    name: str
+    value: Scalar | Sequence[str] | Sequence[Entry]
+    comments: Sequence[str] = ()
+    is_example: bool = False
+
+
+@dataclass(frozen=True)
+class ConnectionPart:
+    """A database or a cluster, as the file has it: secrets as references.
+
+    Attributes:
+        name: What the file calls it.
+        entries: Below its name.
+        seen: What it said of itself; empty while nobody has looked.
+    """
+
+    name: str
+    entries: Sequence[Entry]
+    seen: str = ""
+
+
+@dataclass(frozen=True)
+class CapturePart:
+    """Where changes come from.
+
+    Attributes:
+        kind: As `capture.source` has it.
+        place: The entry `connection` or `path`.
+        patterns: Of the tables to capture.
+        entries: Further settings below `capture`.
+        seen: What was found there, a line each.
+        facts: What a database says of itself and its tables; None of another place.
+    """
+
+    kind: str
+    place: Entry
+    patterns: Sequence[str]
+    entries: Sequence[Entry] = ()
+    seen: Sequence[str] = ()
+    facts: DatabaseFacts | None = None
+
+    @property
+    def tables(self) -> Sequence[TableFacts]:
+        """The tables of the database that are captured; none where they are in no database."""
+        return self.facts.tables if self.facts is not None and self.kind == "trigger_queue" else ()
+
+
+@dataclass(frozen=True)
+class OutputPart:
+    """Where changes go: the section `apply` or `publish`."""
+
+    section: str
+    entries: Sequence[Entry]
+
 
 @dataclass(frozen=True)
 class FileParts:
@@ -23,21 +92,21 @@ class FileParts:
 
     Attributes:
         name: Of the pipeline.
-        source_url, target_url: As they are to stand in the file, secrets as references.
-        patterns: Of the tables to capture.
         excluded: Tables that cannot be carried, each with the reason.
-        source, target: What the databases say of themselves; None while nobody has looked.
-        tables: Those that the patterns mean.
+        schema: Path of the JSON Schema for editors; None where it is not installed.
     """
 
     name: str
-    source_url: str
-    target_url: str
-    patterns: Sequence[str]
+    connections: Sequence[ConnectionPart]
+    capture: CapturePart
+    output: OutputPart
     excluded: Mapping[TableName, str] = field(default_factory=dict)
-    source: DatabaseFacts | None = None
-    target: DatabaseFacts | None = None
-    tables: Sequence[TableFacts] = ()
+    schema: str | None = None
+
+    @property
+    def kept(self) -> Sequence[TableFacts]:
+        """The tables of the source database that are captured."""
+        return [table for table in self.capture.tables if table.name not in self.excluded]
 
 
 def file_text(parts: FileParts) -> str:
@@ -46,42 +115,67 @@ def file_text(parts: FileParts) -> str:
 
 
 def _lines(parts: FileParts) -> Iterator[str]:
+    if parts.schema is not None:
+        yield f"# yaml-language-server: $schema={parts.schema}"
     yield "# Made by `penstock init`. Next: `penstock plan`, `penstock setup`, `penstock run`."
     yield "# Every setting: docs/pipeline-file.md. Secrets are written as ${env:NAME} or ${file:path}."
     yield "version: 1"
     yield f"name: {parts.name}"
     yield "connections:"
-    yield from _connection(SOURCE, parts.source_url, parts.source)
-    yield from _connection(TARGET, parts.target_url, parts.target)
+    for connection in parts.connections:
+        yield from _connection(connection)
+    capture = parts.capture
     yield "capture:"
-    yield "  source: trigger_queue"
-    yield f"  connection: {SOURCE}"
-    yield from _list("tables", parts.patterns, indent="  ")
-    yield from _seen([table for table in parts.tables if table.name not in parts.excluded])
+    yield from _entries([Entry("source", capture.kind), capture.place], indent="  ")
+    yield from _entries([Entry("tables", list(capture.patterns))], indent="  ")
+    for line in capture.seen:
+        yield from _comment(line, indent="  ")
+    yield from _table_sizes(parts.kept)
+    yield from _entries(capture.entries, indent="  ")
     if parts.excluded:
         yield "rules:"
         yield "  exclude:"
         for table, reason in sorted(parts.excluded.items()):
             yield from _comment(reason, indent="    ")
             yield f"    - {_quoted(TablePattern.exactly(table))}"
-    yield "apply:"
-    yield f"  connection: {TARGET}"
-    yield "  # How many transactions may be applied at once; Penstock measures how many pay."
-    yield "  parallelism: 2"
-    yield "  # apply: the target's tables follow ALTER TABLE, CREATE TABLE and DROP TABLE at the source."
-    yield "  # ddl: apply"
-    yield from _keyless([table for table in parts.tables if table.name not in parts.excluded and not table.key])
+    yield f"{parts.output.section}:"
+    yield from _entries(parts.output.entries, indent="  ")
+    if parts.output.section == "apply":
+        yield from _keyless([table for table in parts.kept if not table.key])
 
 
-def _connection(name: str, url: str, facts: DatabaseFacts | None) -> Iterator[str]:
-    if facts is not None:
-        yield from _comment(f"{facts.version}, {facts.collation}", indent="  ")
-    yield f"  {name}:"
-    yield "    type: postgres"
-    yield f"    url: {_quoted(url)}"
+def connection_text(connection: ConnectionPart) -> str:
+    """Write a file that has one connection, and is no pipeline file yet."""
+    return "\n".join(["connections:", *_connection(connection)])
 
 
-def _seen(tables: Sequence[TableFacts]) -> Iterator[str]:
+def _connection(connection: ConnectionPart) -> Iterator[str]:
+    if connection.seen:
+        yield from _comment(connection.seen, indent="  ")
+    yield f"  {connection.name}:"
+    yield from _entries(connection.entries, indent="    ")
+
+
+def _entries(entries: Sequence[Entry], *, indent: str) -> Iterator[str]:
+    for entry in entries:
+        for comment in entry.comments:
+            yield from _comment(comment, indent=indent)
+        mark = "# " if entry.is_example else ""
+        value = entry.value
+        if isinstance(value, str | int):
+            yield f"{indent}{mark}{_name(entry.name)}: {_scalar(value)}"
+        elif not value:
+            yield f"{indent}{mark}{_name(entry.name)}: []"
+        else:
+            yield f"{indent}{mark}{_name(entry.name)}:"
+            for one in value:
+                if isinstance(one, Entry):
+                    yield from _entries([one], indent=f"{indent}{mark}  ")
+                else:
+                    yield f"{indent}{mark}  - {_quoted(one)}"
+
+
+def _table_sizes(tables: Sequence[TableFacts]) -> Iterator[str]:
     """The captured tables, the largest first."""
     if not tables:
         return
@@ -119,9 +213,20 @@ def _comment(text: str, *, indent: str) -> Iterator[str]:
     yield f"{indent}# {line}"
 
 
-def _list(name: str, values: Sequence[str], *, indent: str) -> Iterator[str]:
-    yield f"{indent}{name}:"
-    yield from (f"{indent}  - {_quoted(value)}" for value in values)
+def _name(name: str) -> str:
+    """A setting's name, in quotes where it may be anything, as names of Kafka's settings and of tables."""
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_.]*", name) and name.lower() not in _YAML_WORDS else _quoted(name)
+
+
+def _scalar(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) or _is_word(value) else _quoted(value)
+
+
+def _is_word(text: str) -> bool:
+    """Whether YAML reads a text as a text also without quotes."""
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text) is not None and text.lower() not in _YAML_WORDS
 
 
 def _quoted(text: str) -> str:

@@ -259,8 +259,13 @@ class Publication(Capturing):
         )
 
     def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
-        """What keeps single tables from being captured, except missing privileges."""
-        return self.plan().source.table_faults
+        """What keeps single tables from being captured or published; what a GRANT fixes is left out."""
+        plan = self._plan_of(self._source.match(self.config.capture.tables))
+        found: dict[TableName, list[PenstockError]] = {}
+        for side in (plan.source, plan.target):
+            for table, faults in side.table_faults.items():
+                found.setdefault(table, []).extend(faults)
+        return found
 
     def queued_counts(self) -> Sequence[QueuedCount]:
         """Count the error queue by table and error, the most frequent first; nothing before setup."""

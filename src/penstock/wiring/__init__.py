@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +14,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.apply.ddl import DdlPolicy
+from penstock.change import TableName
 from penstock.config.apply import ApplyConfig
 from penstock.config.connections import ConnectionConfig, KafkaConfig
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.publish import PublishConfig
-from penstock.dialects.postgres.connection import database_of, referring_url_of, secrets_of
+from penstock.dialects.postgres.connection import connect, database_of, referring_url_of, secrets_of, speaking
 from penstock.dialects.postgres.examine import ExaminedPart, examine
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
+from penstock.dialects.postgres.source.event_log_columns import find_event_logs as event_logs_of
 from penstock.dialects.postgres.source.event_log_connector import PostgresEventLogConnector
 from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError
@@ -122,6 +125,16 @@ def examine_database(
         PenstockError: It cannot be connected to, or asked.
     """
     return _EXAMINERS[connection.type](connection.url, ExaminedPart(tuple(patterns), is_source, sessions))
+
+
+def find_event_logs(connection: ConnectionConfig) -> Sequence[TableName]:
+    """Return the tables and views of a database that look like event logs.
+
+    Raises:
+        PenstockError: It cannot be connected to, or asked.
+    """
+    with closing(connect(connection.url, "penstock init")) as session, speaking("find event logs", connection.url):
+        return event_logs_of(session)
 
 
 def url_secrets(connection: ConnectionConfig) -> Sequence[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.errors import OperatorError
 from penstock.sources.event_log.classes import one_named
@@ -56,6 +57,14 @@ _BEGINNING = re.compile(
     r"\b((now|transaction_timestamp|statement_timestamp)\(\)|(CURRENT|LOCAL)_?(DATE|TIMESTAMP|TIME)\b)", re.IGNORECASE
 )
 """Finds what in an expression says when a transaction, or a statement, began."""
+
+_LOGS = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND n.nspname !~ '^(pg_|penstock_|information_schema$)'
+  AND NOT EXISTS (SELECT FROM unnest(%s::text[]) u (name) WHERE NOT EXISTS (SELECT FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND lower(a.attname) = u.name))
+ORDER BY 1, 2
+"""
 
 _ONE_CHARACTER = 5
 """What the catalogue says of a type of one character at most."""
@@ -179,6 +188,11 @@ def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> B
         has_xmin=all(has_xmin for *_, has_xmin, _ in found),
         is_unique=is_unique,
     )
+
+
+def find_event_logs(connection: Connection) -> list[TableName]:
+    """Return the tables and views that have all columns of an event log, by their documented names."""
+    return [TableName(schema, name) for schema, name in connection.execute(_LOGS, [list(COLUMNS)]).fetchall()]
 
 
 def made_columns(settings: EventLogSettings) -> BoundColumns:
