@@ -107,6 +107,23 @@ def test_a_link_that_leads_nowhere_is_seen() -> None:
     assert anchors("# One `two` <three>, four: five\n\n```\n# no\n```") == {"one-two-three-four-five"}
 
 
+def long_lines(markdown: str) -> list[str]:
+    """Lines of more than 120 characters that could be broken: tables, pictures and output could not."""
+    without_fences = re.sub(r"^ *```.*?^ *```$", "", markdown, flags=re.M | re.S)
+    return [line for line in without_fences.splitlines() if len(line) > 120 and not re.match(r" *(\||!\[)", line)]
+
+
+# A decision is not edited afterwards, and an entry of the changelog is a line.
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(("docs/adr/", "CHANGELOG"))])
+def test_no_line_of_text_is_over_120_characters_long(name: str) -> None:
+    assert long_lines(text(name)) == []
+
+
+def test_a_long_line_is_seen() -> None:
+    long = "word " * 30
+    assert long_lines(f"{long}\n| {long}\n![{long}](a.png)\n```text\n{long}\n```\n- {long}\n") == [long, f"- {long}"]
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md", "docs/conflicts.md", "docs/handlers.md"])
 def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     (example,) = [block for block in blocks(text(name), "yaml") if "version:" in block]
