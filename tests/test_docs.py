@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import json
 import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,13 +21,13 @@ import pytest
 import typer
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from typer.testing import CliRunner
 
 from penstock.apply import apply_errors
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.console import defaults
 from penstock.cli.main import app
 from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
+from penstock.errors import PenstockError
 from penstock.formats.change_file import encode_lines
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit
@@ -204,12 +205,26 @@ def commands(markdown: str) -> list[str]:
 
 @cache
 def complaint_of(words: tuple[str, ...]) -> str:
-    """What `penstock` says of a command line that it cannot read; nothing if it can. No command is carried out."""
+    """What `penstock` says of a command line that it cannot read; nothing if it can."""
     before = replace(defaults)
-    asked = CliRunner().invoke(app, [*words, "--help"])
-    # What a command line names is for it alone.
-    defaults.file, defaults.is_said = before.file, before.is_said
-    return "" if asked.exit_code == 0 else asked.output
+    try:
+        with redirect_stdout(io.StringIO()):
+            whole_command().main([*words, "--help"], prog_name="penstock", standalone_mode=False)
+    except PenstockError:
+        # It was read: an option without its value has taken `--help` for it.
+        return ""
+    except Exception as exc:
+        return str(exc)
+    finally:
+        # What a command line names is for it alone.
+        defaults.file, defaults.is_said = before.file, before.is_said
+    return ""
+
+
+@cache
+def whole_command() -> Any:
+    """`penstock`, with all that is below it."""
+    return typer.main.get_command(app)
 
 
 @pytest.mark.parametrize("name", NAMES)
