@@ -24,7 +24,6 @@ from scripts.reference.first_hour import (
 
 from penstock.demo.servers import EmbeddedPostgres
 from tests.conftest import FAST
-from tests.program import prepared_start
 
 ROOT = Path(__file__).parents[1]
 ANEW = "python -m scripts.reference.first_hour writes what is printed into the pages"
@@ -39,7 +38,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def surroundings(server: EmbeddedPostgres) -> Iterator[dict[str, str]]:
     """The environment of somebody who has just begun; what they made goes afterwards."""
-    yield environment(server.programs, server.port) | {"PENSTOCK_CACHE": prepared_start()}
+    yield environment(server.programs, server.port) | {"PENSTOCK_CACHE": ""}
     with psycopg.connect(server.url(), autocommit=True) as connection:
         for database in ("shop", "copy"):
             connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
