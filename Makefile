@@ -1,6 +1,7 @@
-# make demo   see it work, on servers of its own
-# make test   run every test, on servers of its own
-# make help   all targets
+# make demo      see it work, on servers of its own
+# make install   install it into .venv
+# make test      run every test, on servers of its own
+# make help      all targets
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,10 +14,12 @@ BASE ?= main
 SECONDS ?= 90
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus systemd docs docs-serve screenshots clean
+.PHONY: help install demo check test soak lint types wheel bench java postgresql pgbouncer kafka chromium prometheus systemd docs docs-serve screenshots clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+install: $(STAMP) java ## Penstock and what it needs, into .venv
 
 demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one failure on purpose
 	@$(BIN)/penstock demo

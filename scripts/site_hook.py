@@ -35,6 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
     """Point each link to where the site has its aim; one to a file that the site lacks becomes text."""
     here = page.file.src_uri
+    if here.startswith((f"{BESIDE_CODE}/", "adr/")):
+        # Search shows what is for users first.
+        page.meta["search"] = {"boost": 0.2}
     path = here.removeprefix(f"{BESIDE_CODE}/") if here.startswith(f"{BESIDE_CODE}/") else f"docs/{here}"
     there = {file.src_uri for file in files}
     return relinked(markdown, path, here, there)

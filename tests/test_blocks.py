@@ -1,27 +1,33 @@
-"""Every fenced block of the documentation is run, read or checked by its language; those that cannot are marked.
+"""Every fenced block of the documentation is run or read as its language says; what cannot be run says why.
 
-What is run: the tutorial (test_first_hour.py), notebooks (test_notebooks.py), Python that needs nothing around it, and
-the script for Spark. What is checked: pipeline files and parts of them, JSON, commands (test_docs.py).
+Here: Python, pipeline files and parts of them, JSON, XML. Elsewhere: the tutorial and the page of symptoms
+(test_first_hour.py), other commands and SQL (test_shell_blocks.py), notebooks (test_notebooks.py), the reader of change
+files and the source that pages show (test_docs.py).
 """
 
 from __future__ import annotations
 
-import ast
 import builtins
-import importlib
 import json
 import re
+import shutil
 import symtable
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from scripts.reference.first_hour import Fence, fences
 
+from penstock.errors import ConfigError
+from penstock.formats.dbwatcher.changes import changes_of
+from penstock.formats.dbwatcher.reader import read_message
+from penstock.formats.xds.reader import read_document
+from penstock.pipeline_file import parse
+from penstock.storage import LocalStorage
+from tests.archives import publish
 from tests.lab import Lab
 
 ROOT = Path(__file__).parents[1]
@@ -29,15 +35,30 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     (page.relative_to(ROOT).as_posix(), n, one) for page in PAGES for n, one in enumerate(fences(page.read_text()))
 ]
-# What these hold is checked by tests of their own, or is for people: output, units, manifests.
-OTHERS = {"text", "sql", "ini", "dockerfile", "xml", "console", "sh", "bash", "promql", "javascript", "html"}
+RUN = {"python", "yaml", "json", "xml", "sql", "sh"}
+# What commands print, and what is in no language.
+FOR_PEOPLE = {"text"}
+# Why a block is not run, and how many are not for this reason.
+NOT_RUN = {
+    "asks": 1,
+    "installs": 2,
+    "is a line of a crontab": 1,
+    "is a part of a program": 5,
+    "is a test": 1,
+    "needs Db2": 2,
+    "needs a Spark cluster": 2,
+    "needs a broker": 2,
+    "needs another machine": 1,
+    "needs containers": 4,
+    "needs root": 1,
+    "runs until it is stopped": 5,
+    "takes minutes": 2,
+}
 
 
 def of(language: str) -> list[Any]:
     return [
-        pytest.param(one, id=f"{page}:{n}")
-        for page, n, one in BLOCKS
-        if one.language == language and ".norun" not in one.more
+        pytest.param(one, id=f"{page}:{n}") for page, n, one in BLOCKS if one.language == language and not one.not_run
     ]
 
 
@@ -57,52 +78,138 @@ def free_names(code: str) -> set[str]:
 
 
 def test_blocks_that_are_not_run_are_marked_and_counted() -> None:
-    marked = Counter(page for page, _, one in BLOCKS if ".norun" in one.more)
-    assert marked == {"docs/first-hour.md": 1, "docs/notebooks.md": 3, "docs/prepare-roles.md": 1}
+    assert Counter(one.not_run for _, _, one in BLOCKS if one.not_run) == NOT_RUN
 
 
-def test_no_block_is_of_a_language_that_nothing_looks_at() -> None:
-    assert {one.language for _, _, one in BLOCKS} <= OTHERS | {"python", "yaml", "json"}
+def test_every_block_has_a_language_that_is_run_or_is_for_people() -> None:
+    assert {one.language for _, _, one in BLOCKS} == RUN | FOR_PEOPLE
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(re.findall(r"^ *(?:```|~~~)", text, re.M)) == 2 * len(fences(text)), page
 
 
-@pytest.mark.parametrize("block", of("python"))
-def test_python_runs_or_names_what_exists(block: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = ast.parse(block.body)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("penstock"):
-            module = importlib.import_module(node.module)
-            assert [one.name for one in node.names if not hasattr(module, one.name)] == []
-    # A script for Spark and a program with databases have tests of their own.
-    if free_names(block.body) or re.search(r"SparkSession|penstock\.open|main\(\)", block.body):
-        return
+def is_alone(block: Fence) -> bool:
+    """Whether nothing has to be around it: no session of Spark, no databases, no command line."""
+    return not free_names(block.body) and not re.search(r"SparkSession|penstock\.open|main\(\)", block.body)
+
+
+@pytest.mark.parametrize("block", [one for one in of("python") if is_alone(one.values[0])])
+def test_python_runs(block: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(tree, "block", "exec"), {"__name__": "block"})
+    exec(compile(block.body, "block", "exec"), {"__name__": "block"})
 
 
-def without_required(schema: Any) -> Any:
-    """A schema that takes a part of a file: everything in it has to be known and of its type."""
-    if isinstance(schema, dict):
-        return {key: without_required(value) for key, value in schema.items() if key != "required"}
-    return [without_required(one) for one in schema] if isinstance(schema, list) else schema
+def test_python_that_needs_something_around_it_is_run_by_these_tests() -> None:
+    found = Counter(page for page, _, one in BLOCKS if one.language == "python" and not (one.not_run or is_alone(one)))
+    scripts = {"docs/cluster.md": 1, "docs/spark-stream.md": 1}
+    # test_shell_blocks.py runs this one.
+    programs = {"docs/python.md": 1}
+    assert found == dict.fromkeys(READERS, 1) | scripts | programs
+
+
+READERS = {
+    "docs/change-files.md": "batch",
+    "docs/db2.md": "batch",
+    "docs/dbwatcher.md": "batch",
+    "docs/event-log.md": "stream",
+    "docs/postgresql.md": "stream",
+}
+
+
+@pytest.mark.parametrize("page", READERS)
+def test_python_reads_changes_in_a_session_of_spark(
+    page: str, spark: SparkSession, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = [one for name, _, one in BLOCKS if name == page and one.language == "python" and not one.not_run]
+    (block,) = [one for one in blocks if "spark" in free_names(one.body)]
+    publish(LocalStorage(tmp_path / "archive"))
+    shutil.copytree(ROOT / "examples/db2/log", tmp_path / "log")
+    (tmp_path / "messages").mkdir()
+    (message,) = [one for name, _, one in BLOCKS if name == "docs/dbwatcher.md" and one.language == "xml"]
+    (tmp_path / "messages/1.xml").write_text(message.body)
+    lab.source.execute(
+        "CREATE SCHEMA indirect CREATE TABLE event_log (record_id bigint, table_key text, status text DEFAULT 'N')"
+    )
+    lab.setup("CREATE TABLE orders (id int PRIMARY KEY)")
+    code = re.sub(r'"path", "(\w+)"', rf'"path", "{tmp_path}/\1"', block.body).replace("penstock_shop", lab.set_name)
+    names: dict[str, Any] = {"__name__": "block", "spark": spark, "url": lab.source_url}
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(code, "block", "exec"), names)
+
+    (frame,) = [one for one in names.values() if isinstance(one, DataFrame)]
+    assert frame.isStreaming == (READERS[page] == "stream")
+    assert frame.isStreaming or frame.count()
+
+
+def test_the_file_for_spark_submit_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = [one for page, _, one in BLOCKS if page == "docs/cluster.md" and one.language == "python"]
+    monkeypatch.setattr("sys.argv", ["run_penstock.py", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        exec(block.body, {"__name__": "__main__"})
+    assert not ended.value.code
+
+
+def whole(part: dict[str, Any]) -> dict[str, Any]:
+    """A pipeline file with this part in it; what the part does not say is as in the README's file."""
+    if "version" in part:
+        return part
+    given = part.get("capture", {})
+    sources = [one for one in ("event_log", "debezium", "dbwatcher") if one in given]
+    sources += ["event_log"] if part.get("publish", {}).get("format") == "xds" else []
+    capture = {"source": (sources or ["trigger_queue"])[0], "connection": "shop", "tables": ["public.*"]}
+    file = {"version": 1, "name": "shop", "capture": given if "source" in given else capture | given}
+    if capture["source"] == "event_log":
+        file["capture"] |= {"event_log": {"table": "public.log"} | given.get("event_log", {})}
+    if "publish" not in part:
+        file["apply"] = {"connection": "copy"} | part.get("apply", {})
+    file |= {name: section for name, section in part.items() if name not in ("capture", "apply")}
+    places = [(file[name], file[name].get("connection")) for name in ("capture", "apply", "publish") if name in file]
+    file["connections"] = {name: kind_of(place) for place, name in places if name}
+    return file
+
+
+def kind_of(place: dict[str, Any]) -> dict[str, Any]:
+    """A connection for a section of a pipeline file."""
+    if "to" in place or place.get("source") in ("debezium", "dbwatcher"):
+        return {"type": "kafka", "settings": {"bootstrap.servers": "broker:9092"}}
+    return {"type": "postgres", "url": "postgresql://penstock@db.example/shop"}
+
+
+def read_file(body: str) -> None:
+    """Read each pipeline file, or part of one, as `penstock -f` does."""
+    # Indented, it is a part of `capture`. In YAML 1.1 `on` is a truth, which a pipeline file reads as it is written.
+    body = re.sub(r"\bon: ", '"on": ', f"capture:\n{body}" if body.startswith("  ") else body)
+    for document in yaml.safe_load_all(body):
+        text = body if "version" in document else yaml.safe_dump(whole(document))
+        environment = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "secret")
+        environment |= {name: "postgresql://db.example/shop" for name in environment if name.endswith("_URL")}
+        environment |= {name: "https://hook.example" for name in environment if name == "HOOK_URL"}
+        parse(text, name="pipeline.yaml", environment=environment)
 
 
 @pytest.mark.parametrize("block", of("yaml"))
 def test_yaml_is_a_pipeline_file_or_a_part_of_one(block: Fence) -> None:
-    # Indented, it is a part of `capture`. In YAML 1.1 `on` is a truth, which a pipeline file reads as it is written.
-    body = re.sub(r"\bon: ", '"on": ', f"capture:\n{block.body}" if block.body.startswith("  ") else block.body)
-    documents = [one for one in yaml.safe_load_all(body) if one is not None]
-    schema = json.loads((ROOT / "docs/pipeline.schema.json").read_text())
-    for document in documents:
-        if "apiVersion" not in document:
-            jsonschema.validate(document, schema if "version" in document else without_required(schema))
+    if block.body.startswith("#") and not re.search(r"^[^#]", block.body, re.M):
+        # A comment for editors; it goes before any file.
+        block.body += "apply: {ddl: apply}\n"
+    read_file(block.body)
 
 
-def test_a_part_of_a_file_with_an_unknown_setting_is_seen() -> None:
-    schema = without_required(json.loads((ROOT / "docs/pipeline.schema.json").read_text()))
-    jsonschema.validate({"apply": {"ddl": "apply"}}, schema)
-    for wrong in ({"apply": {"dll": "apply"}}, {"apply": {"ddl": "perhaps"}}, {"applied": {}}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema)
+@pytest.mark.parametrize("wrong", ["apply: {dll: apply}", "apply: {ddl: perhaps}", "applied: {}", "  tables: 3"])
+def test_a_part_of_a_file_with_a_fault_is_seen(wrong: str) -> None:
+    read_file("apply: {ddl: apply}")
+    with pytest.raises(ConfigError):
+        read_file(wrong)
+
+
+@pytest.mark.parametrize("block", of("xml"))
+def test_xml_is_a_message_that_its_reader_takes(block: Fence) -> None:
+    if "<nds" in block.body:
+        assert read_document(block.body.encode())
+    else:
+        (part,) = changes_of(read_message(block.body.encode()), {}).parts
+        assert part
 
 
 @pytest.mark.parametrize("block", of("json"))

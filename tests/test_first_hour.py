@@ -1,15 +1,17 @@
-"""The tutorial is played as it stands, on a server of its own, and prints what it says; so is the SQL for the roles.
+"""The tutorial and the page of symptoms are played as they stand, and print what they show; so is SQL for the roles.
 
-It takes a minute: a first copy, a run and nine commands, each a process of its own, as for somebody who types them.
+It takes a minute: two first copies and some twenty commands, each a process of its own, as for somebody who types them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from scripts.reference import troubleshooting
 from scripts.reference.first_hour import (
     Fence,
     Terminal,
@@ -24,6 +26,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from tests.conftest import FAST
 
 ROOT = Path(__file__).parents[1]
+ANEW = "python -m scripts.reference.first_hour writes what is printed into the pages"
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +50,33 @@ def page(name: str) -> list[Fence]:
     return fences((ROOT / "docs" / name).read_text(encoding="utf-8"))
 
 
+def differing(found: list[Fence]) -> list[str]:
+    """The commands that printed something else than the block behind them shows, and what."""
+    return [
+        f"{command.body}{command.printed}"
+        for command, shown in outputs(found)
+        if same(command.printed) != same(shown.body)
+    ]
+
+
 def test_the_first_hour_prints_what_the_page_shows(surroundings: dict[str, str], tmp_path: Path) -> None:
     found = page("first-hour.md")
     assert len(outputs(found)) == 12
 
     play(found, tmp_path, surroundings)
 
-    differing = [
-        f"{command.body}{command.printed}"
-        for command, shown in outputs(found)
-        if same(command.printed) != same(shown.body)
-    ]
-    assert differing == [], "python -m scripts.reference.first_hour writes what is printed into the page"
+    assert differing(found) == [], ANEW
+
+
+def test_each_symptom_looks_as_the_page_of_symptoms_shows(surroundings: dict[str, str], tmp_path: Path) -> None:
+    text = troubleshooting.PAGE.read_text(encoding="utf-8")
+    found = troubleshooting.script(text)
+    assert len(outputs(found)) == text.count("\n```text\n") == 14
+    assert set(troubleshooting.SCENES) <= set(re.findall(r"^## (.+)$", text, re.M))
+
+    play(found, tmp_path, surroundings)
+
+    assert differing(found) == [], ANEW
 
 
 def test_the_sql_that_prepares_both_roles_leaves_no_grant_to_be_wished_for(
@@ -88,4 +106,6 @@ def test_the_sql_that_prepares_both_roles_leaves_no_grant_to_be_wished_for(
 def test_what_differs_from_time_to_time_is_left_out_of_the_comparison_and_nothing_else() -> None:
     assert same("2026-11-29T15:52:19.588Z INFO copied 2 chunks, 10,100 rows") == "TIME INFO copied CHUNKS, 10,100 rows"
     assert same("lag   0.2 s, low 22, high 23") == "lag SIZE, NUMBER, NUMBER"
+    assert same("session 4711 (user 'a') is in the way") == "session NUMBER (user 'a') is in the way"
+    assert same("id 28075d4d-105f-4e8a-9ae3-4584eda9cd18, database copy") == "id UUID, database copy"
     assert same("error 1 (23505) in 3 tables") == "error 1 (23505) in 3 tables"

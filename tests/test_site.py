@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -65,6 +66,13 @@ def test_every_page_and_what_it_links_to_is_in_the_site(site: Path) -> None:
     architecture = (site / "architecture.html").read_text(encoding="utf-8")
     assert 'href="code/src/penstock/apply/index.html"' in architecture
     assert 'href="adr/index.html"' in architecture
+
+
+def test_search_finds_pages_for_users_before_decisions_and_code(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    boosts = {one["location"]: one.get("boost", 1) for one in index["docs"]}
+    assert boosts["cli.html"] == 1
+    assert {boost for place, boost in boosts.items() if place.startswith(("adr/", "code/"))} == {0.2}
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """docs/first-hour.md is played: its files are written, its commands run in order, and what they print is in the page.
 
 A fence says what becomes of it: `sql title="shop.sql"` is a file; `sh` is run in a terminal of 80 columns, and a
-`text` fence behind it has what it prints; `sh {.norun}` is for people. `data-until="words"` has a command run again
-until it prints these words.
+`text` fence behind it has what it prints; `sh {data-norun="why"}` is for people. `data-until="words"` has a command run
+again until it prints these words.
 
-`python -m scripts.reference.first_hour` plays it and writes what came into the page.
+`python -m scripts.reference.first_hour` plays it and docs/troubleshooting.md, and writes what came into both pages.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ FENCE = re.compile(r"^```(?P<language>\w+)(?P<more>[^\n]*)\n(?P<body>.*?)^```$",
 WAIT_S = 180
 # What differs from one time to the next.
 VARYING = (
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.]*(Z|[+-]\d\d(:\d\d)?)?", "TIME"),
     # In a narrow column a time is broken into lines.
     (r"\d{4}-\d\d-\d\d|\d\d-\d\d \d\d:\d\d:\d\d|\bT?\d\d:\d\d:\d\d\b\.?|\b\d{6}\+\d\d:", "TIME"),
     (r"\d[\d,.]* ?(s|ms|min|h|MB|kB|GB|%)\b", "SIZE"),
     (r"\bin \d+ chunks?|\d+ chunks?", "CHUNKS"),
+    (r"(?<=session )\d+|(?<=pg_terminate_backend\()\d+|(?<=R_penstock_shop_)\d+|(?<=time=)[\d.]+", "NUMBER"),
     (r"(low|high|position|transaction) +\d+|\(\d+ at the source", "NUMBER"),
 )
 
@@ -70,9 +72,14 @@ class Fence:
         return self._attribute("data-until")
 
     @property
+    def not_run(self) -> str:
+        """Why no test runs it; empty if one does."""
+        return self._attribute("data-norun")
+
+    @property
     def is_run(self) -> bool:
         """Whether it is a command that is run here."""
-        return self.language == "sh" and ".norun" not in self.more
+        return self.language == "sh" and not self.not_run
 
     def _attribute(self, name: str) -> str:
         found = re.search(rf'{name}="([^"]*)"', self.more)
@@ -187,18 +194,21 @@ def _plain(printed: bytes) -> str:
 
 
 def main() -> None:
-    """Play the page on a server of its own, and write what was printed into it."""
+    """Play both pages on a server of its own, and write what was printed into them."""
+    from scripts.reference import troubleshooting
+
     from penstock.demo.servers import EmbeddedPostgres
 
-    text = PAGE.read_text(encoding="utf-8")
-    found = fences(text)
-    folder = Path(tempfile.mkdtemp(prefix="penstock-first-hour-"))
-    with EmbeddedPostgres() as server:
-        play(found, folder, environment(server.programs, server.port))
-    shutil.rmtree(folder)
-    for command, shown in reversed(outputs(found)):
-        text = text[: shown.start] + command.printed + text[shown.end :]
-    PAGE.write_text(text, encoding="utf-8")
+    for page, script in ((PAGE, fences), (troubleshooting.PAGE, troubleshooting.script)):
+        text = page.read_text(encoding="utf-8")
+        found = script(text)
+        folder = Path(tempfile.mkdtemp(prefix="penstock-first-hour-"))
+        with EmbeddedPostgres() as server:
+            play(found, folder, environment(server.programs, server.port))
+        shutil.rmtree(folder)
+        for command, shown in reversed(outputs(found)):
+            text = text[: shown.start] + command.printed + text[shown.end :]
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

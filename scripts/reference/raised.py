@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 VALUE = "…"
@@ -62,6 +63,7 @@ class Found:
     passed_on: list[str] = field(default_factory=list)
 
 
+@cache
 def messages(folder: Path) -> Found:
     """All messages below a folder of Python."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}

@@ -53,7 +53,7 @@ def page() -> str:
     lines = [HEAD]
     for name, part in parts.items():
         heading = f"`{name}`" if name else "The file"
-        lines += [f"## {heading}", "", "| setting | holds | default | |", "| --- | --- | --- | --- |"]
+        lines += [f"## {heading}", "", "| setting | holds | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [f"| `{one.path}` | {one.holds} | {one.default} | {one.what} |" for one in part.values()]
         lines.append("")
     return "\n".join(lines)
