@@ -278,8 +278,9 @@ class ApplyProcess:
                     # What was cut short may still hold locks in the ledger; who had it stopped notes that.
                     break
                 self._feed.close()
-                self._ledger.close()
+                # The ledger's session keeps the lock meanwhile: this run is alive, and no other one may begin.
                 self._retry_policy.wait(exc, is_away=is_away)
+                self._ledger.close()
                 if stop.is_set():
                     # Where the ledger is what is out of reach, it can say nothing.
                     with suppress(RetryableError):
