@@ -11,6 +11,7 @@ import httpx
 import psycopg
 import pytest
 
+from penstock.apply import entry_rows
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import ConfigError
 from penstock.position import Scn
@@ -59,6 +60,33 @@ def test_an_entry_is_shown_with_old_new_and_found_values_and_retried_with_others
     assert len(shop.rows("orders")) == 1
     history = person.get("/p/lab/errors/history").text
     assert history.index("applied") < history.index("would apply") < history.index("would fail")
+
+
+def test_of_a_large_transaction_only_the_changes_on_the_page_are_looked_up(
+    shop: Lab, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.source.execute("INSERT INTO customer SELECT i, 'c' FROM generate_series(2, 130) i")
+    shop.apply()
+    shop.target.execute("UPDATE customer SET name = 'by hand' WHERE id = 70")
+    shop.source.execute("UPDATE customer SET note = name WHERE id > 1")
+    shop.source.execute("UPDATE customer SET name = 'd' WHERE id > 1")
+    shop.apply()
+    looked_up: list[Change] = []
+    look_up = entry_rows._current_row
+    monkeypatch.setattr(
+        entry_rows,
+        "_current_row",
+        lambda session, change, *more: (looked_up.append(change), look_up(session, change, *more))[1],
+    )
+    person = client(serve(config_of(shop)))
+
+    shown = person.get("/p/lab/errors/1").text
+    assert len(looked_up) == 50
+    assert re.findall(r'id="change-(\d+)"', shown) == [str(number) for number in range(51, 101)]
+    assert ('href="?change=1"' in shown, 'href="?change=101"' in shown) == (True, True)
+    last = person.get("/p/lab/errors/1", params={"change": "129"}).text
+    assert re.findall(r'id="change-(\d+)"', last) == [str(number) for number in range(101, 130)]
+    assert ('href="?change=51"' in last, 'rel="next"' in last) == (True, False)
 
 
 def test_a_retry_as_a_role_that_is_not_there_says_so(shop: Lab, serve: Serve) -> None:

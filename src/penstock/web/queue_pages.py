@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.errors import ShownEntry
+from penstock.pipeline.errors import ChangePage, ShownEntry
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
 from penstock.web.queue import CHANGES, Queue, QueueFilter, place_text
@@ -72,7 +72,8 @@ class QueuePages:
     async def show(self, request: Request) -> Response:
         """Show one entry, and what it would find at the target now."""
         name, queue = self._of(request)
-        found = await in_thread(lambda: queue.errors().show(request.path_params["entry"]))
+        page = ChangePage(CHANGES, _number(request.query_params.get("change", "")))
+        found = await in_thread(lambda: queue.errors().show(request.path_params["entry"], page))
         history = await in_thread(_history_of, queue, found.entry.id)
         return self._page(
             request,
@@ -85,7 +86,7 @@ class QueuePages:
             named=queue.named,
             kind_of=kind_of,
             can_edit=can_edit,
-            **_changes(found, request.query_params),
+            **_changes(found),
         )
 
     async def history(self, request: Request) -> Response:
@@ -169,14 +170,15 @@ def _history_of(queue: Queue, entry_id: str) -> Any:
         return ()
 
 
-def _changes(found: ShownEntry, query: Mapping[str, str]) -> dict[str, Any]:
-    """The changes that a page shows: around the one that failed, or from the one that is asked for."""
-    asked = query.get("change", "")
-    number = int(asked) if asked.isdecimal() and len(asked) < 10 else found.entry.message_number
-    first = max(0, (number - 1) // CHANGES * CHANGES)
-    rows = list(enumerate(found.current_rows, start=1))
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _changes(found: ShownEntry) -> dict[str, Any]:
+    """The changes that a page shows, and where the pages beside it begin; None where there is none."""
+    first, total = found.first, len(found.transaction.changes)
     return {
-        "rows": rows[first : first + CHANGES],
-        "before": first - CHANGES + 1 if first > 0 else None,
-        "after": first + CHANGES + 1 if first + CHANGES < len(rows) else None,
+        "rows": list(enumerate(found.current_rows, start=first)),
+        "before": first - CHANGES if first > 1 else None,
+        "after": first + CHANGES if first + CHANGES <= total else None,
     }
