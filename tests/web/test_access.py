@@ -85,6 +85,20 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(ser
     assert client(server, token=None).get("/status.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()["lab"]
 
 
+def test_behind_a_proxy_with_tls_the_cookie_is_never_sent_in_clear(server: WebServer) -> None:
+    def cookie(**headers: str) -> str:
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        by_link = httpx.get(server.door.home, params={"token": TOKEN}, headers=headers).headers["set-cookie"]
+        by_hand = httpx.post(f"{server.door.home}/enter", data={"token": TOKEN}, headers=headers).headers["set-cookie"]
+        assert by_link == by_hand
+        return str(by_link)
+
+    assert "Secure" in cookie(x_forwarded_proto="https")
+    assert "Secure" in cookie(x_forwarded_proto="HTTPS, http")
+    assert "Secure" not in cookie(x_forwarded_proto="http")
+    assert "Secure" not in cookie(), "a browser keeps no such cookie of http://10.0.0.5"
+
+
 def test_the_way_in_leads_to_no_other_host(server: WebServer) -> None:
     answer = ask(server, f"GET //evil.example/?token={TOKEN} HTTP/1.1\r\nHost: localhost")
     assert "url=/evil.example/" in answer
