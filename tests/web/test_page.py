@@ -175,6 +175,16 @@ def test_a_server_that_starts_again_is_found_again_by_open_pages(shop: Lab, serv
     expect(tab.locator("#link-state")).to_contain_text("live, seen", timeout=20_000)
 
 
+def test_a_stream_that_died_in_a_sleep_is_opened_again(shop: Lab, serve: Serve, tab: Page) -> None:
+    tab.clock.install()
+    enter(tab, serve(config_of(shop)))
+    expect(tab.locator("#link-state")).to_contain_text("live, seen")
+    with tab.expect_request(lambda request: "/events" in request.url, timeout=20_000):
+        tab.clock.fast_forward(91_000)
+    expect(tab.locator("#link-state")).to_contain_text("live, seen")
+    assert said(tab) == []
+
+
 def test_a_pipeline_that_is_not_set_up_is_said_to_be_so(lab: Lab, serve: Serve, tab: Page) -> None:
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     enter(tab, serve(config_of(lab)))
