@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from contextlib import closing
@@ -12,9 +13,14 @@ import psycopg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from penstock.config.pipeline import PipelineConfig
+from penstock.errors import OperatorError
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.publication import Publication
 from penstock.pipeline_file import parse
 from penstock.web.samples import CurvePoint
 from penstock.web.server import WebServer
+from penstock.web.watcher import Watcher
 from penstock.wiring import open_pipeline
 from tests.faults.proxy import Proxy
 from tests.lab import FILE, Lab
@@ -162,6 +168,24 @@ def test_a_source_that_is_away_is_said_to_be_and_comes_back_by_itself(shop: Lab,
     with Proxy(port, at=way.port):
         expect(tab.locator("#headline .pill")).to_have_text("following", timeout=60_000)
     assert said(tab) == []
+
+
+def test_a_pipeline_that_could_not_be_opened_is_tried_again(shop: Lab) -> None:
+    opened = 0
+
+    def open_later(config: PipelineConfig) -> Pipeline | Publication:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            raise OperatorError("the folder is not mounted")
+        return open_pipeline(config)
+
+    watcher = Watcher(config_of(shop), open_later)
+    with closing(asyncio.new_event_loop()) as loop, closing(watcher):
+        watcher.start(loop)
+        await_true(lambda: watcher.seen is not None and watcher.seen.observation.lost is not None, 20)
+        watcher.look_soon()
+        await_true(lambda: watcher.seen is not None and watcher.seen.observation.status is not None, 20)
 
 
 def test_a_server_that_starts_again_is_found_again_by_open_pages(shop: Lab, serve: Serve, tab: Page) -> None:

@@ -10,13 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock.change import TableName
 from penstock.config.pipeline import PipelineConfig
 from penstock.errors import PenstockError
+from penstock.pipeline.locks import WorkWatch
 from penstock.pipeline.observation import Observation, observe
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
@@ -110,18 +111,19 @@ class Watcher:
         return self._watching
 
     def _work(self) -> None:
-        try:
-            pipeline = self.open_pipeline(self.config)
-            watching = pipeline.watch_work()
-        except PenstockError as exc:
-            self._note(Observation(datetime.now(UTC), lost=str(exc)))
-            return
-        with closing(watching) as watch:
+        with ExitStack() as stack:
+            opened: tuple[Pipeline | Publication, WorkWatch] | None = None
             while not self._over.is_set():
                 self._soon.clear()
                 began = time.monotonic()
                 try:
-                    self._note(observe(pipeline, watch))
+                    if opened is None:
+                        pipeline = self.open_pipeline(self.config)
+                        opened = pipeline, stack.enter_context(closing(pipeline.watch_work()))
+                    self._note(observe(*opened))
+                except PenstockError as exc:
+                    # Such as a folder that is not mounted yet.
+                    self._note(Observation(datetime.now(UTC), lost=str(exc)))
                 except Exception as exc:
                     # The page goes on; a fault of ours must not end what it runs beside. The text may hold a value.
                     log.warning("the page could not look at pipeline %s: %s", self.name, type(exc).__name__)
