@@ -20,6 +20,7 @@ from penstock.web.queue import Queue
 from penstock.web.server import Door, WebServer, WebSettings
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
+from tests.program import await_true
 from tests.web.conftest import TOKEN, Serve, break_a_row, client, config_of
 
 PAGES = ("/", "/p/lab", "/p/lab/samples", "/events", "/status.json", "/alive", "/metrics")
@@ -247,6 +248,25 @@ def test_connections_that_ask_nothing_are_few_and_end(server: WebServer, monkeyp
         until = time.monotonic() + 4
         while time.monotonic() < until:
             assert next(lines) is not None
+
+
+def test_streams_are_limited_even_if_all_are_asked_for_at_once(
+    shop: Lab, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.live._MOST_STREAMS", 3)
+    server = serve(config_of(shop), is_reading_open=True)
+    address = server.door.address.host, server.door.address.port
+
+    def answers(number: int) -> list[bytes]:
+        with ExitStack() as stack:
+            asking = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(number)]
+            for one in asking:
+                one.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return sorted(one.recv(12)[-3:] for one in asking)
+
+    assert answers(8) == [b"200"] * 3 + [b"503"] * 5
+    # Those that have ended leave their places to others.
+    await_true(lambda: answers(1) == [b"200"], 20)
 
 
 def test_any_token_of_a_file_can_be_entered_by_hand(shop: Lab, tmp_path: Path) -> None:
