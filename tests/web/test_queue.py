@@ -203,6 +203,20 @@ def test_a_column_with_a_line_end_in_its_name_can_be_edited(lab: Lab, serve: Ser
     lab.assert_identical("t")
 
 
+def test_the_form_of_an_entry_edits_no_other_one_of_its_number(shop: Lab, serve: Serve) -> None:
+    break_a_row(shop)
+    person = client(serve(config_of(shop)))
+    page = person.get("/p/lab/errors/1?edit=1").text
+    failed_at = re.findall(r'name="failed_at" value="([^"]+)"', page)
+    edits = {"as.2.after.name": "text", "value.2.after.name": "Bea", "edited": "1"}
+    form = {"form_token": form_token(page), "failed_at": failed_at[0], **edits}
+    # As where the pipeline was torn down and set up anew.
+    shop.target.execute("UPDATE penstock.error SET created_at = created_at + interval '1 hour'")
+    answer = person.post("/p/lab/errors/1/retry", data=form)
+    assert answer.status_code == 400
+    assert "the form is of an earlier entry with this number" in answer.text.replace("The form", "the form")
+
+
 def test_of_two_columns_that_are_sent_as_one_none_is_taken_for_the_other() -> None:
     change = Change(1, Op.INSERT, TableName("public", "t"), 1, None, {"x\ny": "3", "x\ry": "4", "c\r": "5"})
     whole = Transaction(Scn(1), "1", None, [change])

@@ -204,6 +204,10 @@ class Queue:
         attempt, edit = Attempt.of(form), None
         if "edited" in form:
             entry, transaction = self.errors().load(entry_id)
+            failed_at = entry.created_at.isoformat()
+            if form.get("failed_at", failed_at) != failed_at:
+                # Numbers begin anew where a pipeline was torn down and set up, with the form open meanwhile.
+                raise ConfigError("the form is of an earlier entry with this number", do="load the page again")
             edit = read_edit(form, transaction)
             entry_id = entry.id
             if edit is None:
