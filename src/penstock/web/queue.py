@@ -218,10 +218,9 @@ class Queue:
             job.again = {name: value for name, value in form.items() if name != "dry"}
         return job
 
-    def retry_all(self, wanted: QueueFilter, form: Mapping[str, str]) -> Job:
-        """Apply all entries again that are wanted now, in commit order."""
+    def retry_all(self, chosen: Sequence[str], form: Mapping[str, str]) -> Job:
+        """Apply entries again, which are in commit order; those that are gone by then are skipped."""
         attempt = Attempt.of(form)
-        chosen = [entry.id for entry in self.errors().entries(wanted.filter)]
         what = f"{'dry run of' if attempt.is_dry else 'retry'} {count(len(chosen), 'transaction')}"
         return self._jobs.begin(what, chosen, lambda job: self._apply(job, chosen, attempt, None, skip_gone=True))
 
@@ -234,10 +233,6 @@ class Queue:
             follow(job, self.pipeline.go_on)
 
         return self._jobs.begin(f"delete {count(len(entry_ids), 'transaction')}", entry_ids, work)
-
-    def delete_all(self, wanted: QueueFilter) -> Job:
-        """Give up all entries that are wanted now."""
-        return self.delete([entry.id for entry in self.errors().entries(wanted.filter)], skip_gone=True)
 
     def _apply(
         self, job: Job, chosen: Sequence[str], attempt: Attempt, edit: EntryEdit | None, *, skip_gone: bool = False

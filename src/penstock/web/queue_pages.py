@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from penstock.apply.error_queue import ErrorEntry
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.errors import ChangePage, ShownEntry
 from penstock.web.edits import can_edit, kind_of
@@ -104,7 +105,7 @@ class QueuePages:
         elif "confirmed" not in form:
             entry, _ = await in_thread(lambda: queue.errors().load(entry_id))
             what = f"Give up transaction {entry.id}?"
-            return self._confirm(request, name, what, 1, {})
+            return self._confirm(request, name, what, [entry], {})
         else:
             job = queue.delete([entry_id])
         return await self._result(name, job)
@@ -114,15 +115,15 @@ class QueuePages:
         name, queue = self._of(request)
         form = await self._site.form(request)
         wanted = QueueFilter.of(form)
+        chosen = await in_thread(lambda: queue.errors().entries(wanted.filter))
+        is_retry = request.path_params["action"] == "retry"
         if "confirmed" not in form:
-            number = await in_thread(lambda: queue.errors().count(wanted.filter))
-            is_retry = request.path_params["action"] == "retry"
             what = "Dry run of" if "dry" in form else "Retry" if is_retry else "Give up"
-            return self._confirm(request, name, f"{what} {number:,} transactions?", number, form)
-        if request.path_params["action"] == "retry":
-            job = await in_thread(queue.retry_all, wanted, form)
-        else:
-            job = await in_thread(queue.delete_all, wanted)
+            return self._confirm(request, name, f"{what} {len(chosen):,} transactions?", chosen, form)
+        # What has failed since then was not asked about.
+        last = _number(form["confirmed"]) or 0
+        ids = [entry.id for entry in chosen if entry.place.number <= last]
+        job = await in_thread(queue.retry_all, ids, form) if is_retry else queue.delete(ids, skip_gone=True)
         return await self._result(name, job)
 
     async def action(self, request: Request) -> Response:
@@ -143,13 +144,16 @@ class QueuePages:
     def _page(self, request: Request, template: str, name: str, **shown: Any) -> Response:
         return self._site.page(request, template, name=name, base=f"/p/{name}", **shown)
 
-    def _confirm(self, request: Request, name: str, what: str, number: int, fields: Mapping[str, str]) -> Response:
+    def _confirm(
+        self, request: Request, name: str, what: str, chosen: Sequence[ErrorEntry], fields: Mapping[str, str]
+    ) -> Response:
         return self._page(
             request,
             "confirm.html",
             name,
             what=what,
-            number=number,
+            number=len(chosen),
+            last=max((entry.place.number for entry in chosen), default=0),
             fields=fields,
             to=request.url.path,
             is_retry=request.path_params["action"] == "retry",
@@ -171,7 +175,7 @@ def _history_of(queue: Queue, entry_id: str) -> Any:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 10 else None
+    return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 def _changes(found: ShownEntry) -> dict[str, Any]:
