@@ -196,8 +196,11 @@ def test_a_url_and_a_secret_come_from_outside() -> None:
                 "https://",
                 "http://h:99999/",
                 "https://h/a b",
+                "https://a..b/x",
+                f"https://{'a' * 70}.example/x",
             )
         ),
+        ("{url: 'https://ä.example/bücher'}", "not ASCII; write them percent-encoded"),
         ("{url: 'https://user:seen@h.example/'}", "holds a user or a password"),
         ("{url: '${env:NOTHING}'}", "environment variable NOTHING is not set"),
     ],

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,41 @@ def test_a_webhook_that_hangs_is_left(hook: Hook) -> None:
 
     hook.answer = answer
     began = time.monotonic()
-    with pytest.raises(NotDeliveredError, match=r"did not answer: TimeoutError"):
+    with pytest.raises(NotDeliveredError, match=r"^did not answer within 0.2 s$"):
         webhook(hook.url, timeout_s=0.2).send(MESSAGE)
     assert time.monotonic() - began < 5
     may_end.set()
+
+
+@pytest.mark.parametrize(
+    "part", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"x"], ids=["100", "head", "word"]
+)
+def test_a_webhook_that_answers_bit_by_bit_is_left_and_asked_once(part: bytes) -> None:
+    is_over = threading.Event()
+    accepted: list[socket.socket] = []
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        accepted.append(connection)
+        connection.recv(65536)
+        with suppress(OSError):
+            while not is_over.wait(0.1):
+                connection.sendall(part)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        receiver = webhook(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=0.5)
+        began = time.monotonic()
+        with pytest.raises(NotDeliveredError, match=r"^did not answer within 0.5 s$"):
+            receiver.send(MESSAGE)
+        with pytest.raises(NotDeliveredError, match=r"^is still busy with an earlier message$"):
+            receiver.send(MESSAGE)
+        assert time.monotonic() - began < 5
+        is_over.set()
+        thread.join()
+        assert len(accepted) == 1
 
 
 def test_a_failure_tells_no_url(hook: Hook) -> None:
@@ -140,6 +172,8 @@ def test_a_command_that_fails_hangs_or_is_not_there(tmp_path: Path) -> None:
         CommandReceiver([sys.executable, "-c", "raise SystemExit(7)"], 30).send(MESSAGE)
     with pytest.raises(NotDeliveredError, match=r"^cannot be started: no such file or directory$"):
         CommandReceiver([str(tmp_path / "nothing")], 30).send(MESSAGE)
+    with pytest.raises(NotDeliveredError, match=r"^cannot be started: valueerror$"):
+        CommandReceiver(["with\0nul"], 30).send(MESSAGE)
     began = time.monotonic()
     with pytest.raises(NotDeliveredError, match=r"did not end within 0.3 s, and was killed"):
         # Its child is killed with it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import threading
@@ -74,6 +75,23 @@ def test_metrics_are_at_one_path_and_nothing_else_is() -> None:
         urllib.request.urlopen(url)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:9187", 200), ("[::1]", 200), ("DB1.example:9187", 200), ("evil.example:9187", 421), (None, 421)],
+)
+def test_another_sites_name_that_leads_here_reads_no_metrics(host: str | None, status: int) -> None:
+    listening = Address("127.0.0.1", 0).listen(option=OPTION)
+    with serving(listening, lambda: [PipelineSample("shop", None)], hosts=["db1.example"]):
+        asking = http.client.HTTPConnection(*listening.getsockname())
+        asking.putrequest("GET", "/metrics", skip_host=True)
+        if host is not None:
+            asking.putheader("Host", host)
+        asking.endheaders()
+        answer = asking.getresponse()
+        assert answer.status == status
+        assert (b"shop" in answer.read()) == (status == 200)
+
+
 def test_clients_that_ask_nothing_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a thread and a file of the process, which the run needs too."""
     monkeypatch.setattr("penstock.metrics.server._AT_ONCE", 3)
@@ -83,7 +101,7 @@ def test_clients_that_ask_nothing_are_few(monkeypatch: pytest.MonkeyPatch) -> No
         idle = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(3)]
         with socket.create_connection(address, timeout=5) as more:
             assert more.recv(1) == b""
-        idle[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        idle[0].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in idle[0].recv(65536)
         while idle[0].recv(65536):
             pass

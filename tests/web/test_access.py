@@ -20,6 +20,7 @@ from penstock.web.queue import Queue
 from penstock.web.server import Door, WebServer, WebSettings
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
+from tests.program import await_true
 from tests.web.conftest import TOKEN, Serve, break_a_row, client, config_of
 
 PAGES = ("/", "/p/lab", "/p/lab/samples", "/events", "/status.json", "/alive", "/metrics")
@@ -83,6 +84,20 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(ser
     assert person.get("/p/lab/errors").status_code == 200
     # A program has no cookie.
     assert client(server, token=None).get("/status.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()["lab"]
+
+
+def test_behind_a_proxy_with_tls_the_cookie_is_never_sent_in_clear(server: WebServer) -> None:
+    def cookie(**headers: str) -> str:
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        by_link = httpx.get(server.door.home, params={"token": TOKEN}, headers=headers).headers["set-cookie"]
+        by_hand = httpx.post(f"{server.door.home}/enter", data={"token": TOKEN}, headers=headers).headers["set-cookie"]
+        assert by_link == by_hand
+        return str(by_link)
+
+    assert "Secure" in cookie(x_forwarded_proto="https")
+    assert "Secure" in cookie(x_forwarded_proto="HTTPS, http")
+    assert "Secure" not in cookie(x_forwarded_proto="http")
+    assert "Secure" not in cookie(), "a browser keeps no such cookie of http://10.0.0.5"
 
 
 def test_the_way_in_leads_to_no_other_host(server: WebServer) -> None:
@@ -233,6 +248,25 @@ def test_connections_that_ask_nothing_are_few_and_end(server: WebServer, monkeyp
         until = time.monotonic() + 4
         while time.monotonic() < until:
             assert next(lines) is not None
+
+
+def test_streams_are_limited_even_if_all_are_asked_for_at_once(
+    shop: Lab, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.live._MOST_STREAMS", 3)
+    server = serve(config_of(shop), is_reading_open=True)
+    address = server.door.address.host, server.door.address.port
+
+    def answers(number: int) -> list[bytes]:
+        with ExitStack() as stack:
+            asking = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(number)]
+            for one in asking:
+                one.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return sorted(one.recv(12)[-3:] for one in asking)
+
+    assert answers(8) == [b"200"] * 3 + [b"503"] * 5
+    # Those that have ended leave their places to others.
+    await_true(lambda: answers(1) == [b"200"], 20)
 
 
 def test_any_token_of_a_file_can_be_entered_by_hand(shop: Lab, tmp_path: Path) -> None:

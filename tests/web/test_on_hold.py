@@ -51,7 +51,7 @@ def test_all_but_those_on_hold_are_retried_and_deleted_and_the_number_is_said_fi
     asked = act(person, f"{page}/all/hold", page, note="all", error="1")
     assert "Put 3 transactions on hold?" in asked
     assert "1 transaction more is on hold already, and is skipped" in asked
-    assert "On hold 3" in act(person, f"{page}/all/hold", page, note="all", confirmed="1")
+    assert "On hold 3" in act(person, f"{page}/all/hold", page, note="all", confirmed="99")
     assert [entry.on_hold and entry.on_hold.note for entry in shop.errors()] == ["all", "first", "all", "all"]
     assert "Release 4 transactions?" in act(person, f"{page}/all/release", page)
     act(person, f"{page}/3/release", f"{page}/3")
@@ -61,9 +61,9 @@ def test_all_but_those_on_hold_are_retried_and_deleted_and_the_number_is_said_fi
     asked = act(person, f"{page}/all/retry", page, go_on="1")
     assert "Retry 2 transactions?" in asked
     assert "2 transactions more are on hold, and are skipped" in asked
-    done = act(person, f"{page}/all/retry", page, go_on="1", confirmed="1")
+    done = act(person, f"{page}/all/retry", page, go_on="1", confirmed="99")
     assert ("Applied 1" in done, "Failed 1" in done, "Skipped, on hold 2" in done) == (True, True, True)
-    deleted = act(person, f"{page}/all/delete", page, confirmed="1")
+    deleted = act(person, f"{page}/all/delete", page, confirmed="99")
     assert ("Deleted 1" in deleted, "Skipped, on hold 2" in deleted) == (True, True)
     assert [entry.id for entry in shop.errors()] == ["lab.1", "lab.2"]
-    assert "Released 2" in act(person, f"{page}/all/release", page, confirmed="1")
+    assert "Released 2" in act(person, f"{page}/all/release", page, confirmed="99")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from contextlib import closing
@@ -12,9 +13,14 @@ import psycopg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from penstock.config.pipeline import PipelineConfig
+from penstock.errors import OperatorError
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.publication import Publication
 from penstock.pipeline_file import parse
 from penstock.web.samples import CurvePoint
 from penstock.web.server import WebServer
+from penstock.web.watcher import Watcher
 from penstock.wiring import open_pipeline
 from tests.faults.proxy import Proxy
 from tests.lab import FILE, Lab
@@ -164,6 +170,24 @@ def test_a_source_that_is_away_is_said_to_be_and_comes_back_by_itself(shop: Lab,
     assert said(tab) == []
 
 
+def test_a_pipeline_that_could_not_be_opened_is_tried_again(shop: Lab) -> None:
+    opened = 0
+
+    def open_later(config: PipelineConfig) -> Pipeline | Publication:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            raise OperatorError("the folder is not mounted")
+        return open_pipeline(config)
+
+    watcher = Watcher(config_of(shop), open_later)
+    with closing(asyncio.new_event_loop()) as loop, closing(watcher):
+        watcher.start(loop)
+        await_true(lambda: watcher.seen is not None and watcher.seen.observation.lost is not None, 20)
+        watcher.look_soon()
+        await_true(lambda: watcher.seen is not None and watcher.seen.observation.status is not None, 20)
+
+
 def test_a_server_that_starts_again_is_found_again_by_open_pages(shop: Lab, serve: Serve, tab: Page) -> None:
     server = serve(config_of(shop))
     enter(tab, server)
@@ -173,6 +197,16 @@ def test_a_server_that_starts_again_is_found_again_by_open_pages(shop: Lab, serv
     expect(tab.locator("#link-state")).to_contain_text("does not answer")
     serve(config_of(shop), port=server.door.address.port)
     expect(tab.locator("#link-state")).to_contain_text("live, seen", timeout=20_000)
+
+
+def test_a_stream_that_died_in_a_sleep_is_opened_again(shop: Lab, serve: Serve, tab: Page) -> None:
+    tab.clock.install()
+    enter(tab, serve(config_of(shop)))
+    expect(tab.locator("#link-state")).to_contain_text("live, seen")
+    with tab.expect_request(lambda request: "/events" in request.url, timeout=20_000):
+        tab.clock.fast_forward(91_000)
+    expect(tab.locator("#link-state")).to_contain_text("live, seen")
+    assert said(tab) == []
 
 
 def test_a_pipeline_that_is_not_set_up_is_said_to_be_so(lab: Lab, serve: Serve, tab: Page) -> None:

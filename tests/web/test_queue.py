@@ -11,6 +11,7 @@ import httpx
 import psycopg
 import pytest
 
+from penstock.apply import entry_rows
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import ConfigError
 from penstock.position import Scn
@@ -61,6 +62,33 @@ def test_an_entry_is_shown_with_old_new_and_found_values_and_retried_with_others
     assert history.index("applied") < history.index("would apply") < history.index("would fail")
 
 
+def test_of_a_large_transaction_only_the_changes_on_the_page_are_looked_up(
+    shop: Lab, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.source.execute("INSERT INTO customer SELECT i, 'c' FROM generate_series(2, 130) i")
+    shop.apply()
+    shop.target.execute("UPDATE customer SET name = 'by hand' WHERE id = 70")
+    shop.source.execute("UPDATE customer SET note = name WHERE id > 1")
+    shop.source.execute("UPDATE customer SET name = 'd' WHERE id > 1")
+    shop.apply()
+    looked_up: list[Change] = []
+    look_up = entry_rows._current_row
+    monkeypatch.setattr(
+        entry_rows,
+        "_current_row",
+        lambda session, change, *more: (looked_up.append(change), look_up(session, change, *more))[1],
+    )
+    person = client(serve(config_of(shop)))
+
+    shown = person.get("/p/lab/errors/1").text
+    assert len(looked_up) == 50
+    assert re.findall(r'id="change-(\d+)"', shown) == [str(number) for number in range(51, 101)]
+    assert ('href="?change=1"' in shown, 'href="?change=101"' in shown) == (True, True)
+    last = person.get("/p/lab/errors/1", params={"change": "129"}).text
+    assert re.findall(r'id="change-(\d+)"', last) == [str(number) for number in range(101, 130)]
+    assert ('href="?change=51"' in last, 'rel="next"' in last) == (True, False)
+
+
 def test_a_retry_as_a_role_that_is_not_there_says_so(shop: Lab, serve: Serve) -> None:
     break_a_row(shop)
     person = client(serve(config_of(shop)))
@@ -81,18 +109,23 @@ def test_entries_that_fit_are_retried_and_deleted_together_once_that_was_confirm
     person = client(serve(config_of(shop)))
     wanted = {"error": "1"}
     page = "/p/lab/errors?error=1"
-    asked = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1")
+    form = {"form_token": form_token(person.get(page).text), **wanted, "go_on": "1"}
+    asked = person.post("/p/lab/errors/all/retry", data=form).text
     assert "Retry 6 transactions?" in asked
     assert len(shop.errors()) == 7
+    confirmed = re.findall(r'name="confirmed" value="(\d+)"', asked)[0]
+    # This one fails behind the question.
+    shop.target.execute("INSERT INTO customer VALUES (106, 'in the way')")
+    shop.source.execute("INSERT INTO customer VALUES (106, 'x')")
+    shop.apply()
 
-    done = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1", confirmed="1")
+    done = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1", confirmed=confirmed)
     assert "Applied 3" in done
     assert "Failed 3" in done
     assert "Failed: all: 1" in done
-    deleted = act(person, "/p/lab/errors/all/delete", page, **wanted, confirmed="1")
+    deleted = act(person, "/p/lab/errors/all/delete", page, **wanted, confirmed=confirmed)
     assert "Deleted 3" in deleted
-    (left,) = shop.errors()
-    assert left.error_number == 26786
+    assert [entry.error_number for entry in shop.errors()] == [26786, 1]
     assert person.get("/p/lab/errors", params={"table": "public.none"}).text.count("No entry of the error queue fits")
 
 
@@ -173,6 +206,20 @@ def test_a_column_with_a_line_end_in_its_name_can_be_edited(lab: Lab, serve: Ser
     fields = {"edited": "1", "as.1.before.a\r\nb": "text", "value.1.before.a\r\nb": "by hand"}
     assert "lab.1: applied" in act(person, "/p/lab/errors/1/retry", "/p/lab/errors/1", **fields)
     lab.assert_identical("t")
+
+
+def test_the_form_of_an_entry_edits_no_other_one_of_its_number(shop: Lab, serve: Serve) -> None:
+    break_a_row(shop)
+    person = client(serve(config_of(shop)))
+    page = person.get("/p/lab/errors/1?edit=1").text
+    failed_at = re.findall(r'name="failed_at" value="([^"]+)"', page)
+    edits = {"as.2.after.name": "text", "value.2.after.name": "Bea", "edited": "1"}
+    form = {"form_token": form_token(page), "failed_at": failed_at[0], **edits}
+    # As where the pipeline was torn down and set up anew.
+    shop.target.execute("UPDATE penstock.error SET created_at = created_at + interval '1 hour'")
+    answer = person.post("/p/lab/errors/1/retry", data=form)
+    assert answer.status_code == 400
+    assert "the form is of an earlier entry with this number" in answer.text.replace("The form", "the form")
 
 
 def test_of_two_columns_that_are_sent_as_one_none_is_taken_for_the_other() -> None:

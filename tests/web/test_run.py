@@ -126,5 +126,5 @@ def test_json_of_a_run_stays_alone_and_a_port_that_is_taken_keeps_it_from_beginn
 
     alone = program("run", "--host-name", "x")
     assert (alone.code, alone.err) == (
-        2, "penstock: --token-file, --read-without-token and --host-name go with --web\n"
+        2, "penstock: --token-file and --read-without-token go with --web\n"
     )  # fmt: skip

@@ -37,6 +37,14 @@ def test_a_step_of_a_longer_span_keeps_the_peak_and_all_that_was_applied() -> No
     assert (second.lag_s, second.backlog, second.changes) == (1.0, 0, 2900)
 
 
+def test_a_clock_that_was_set_back_leaves_no_curve_that_runs_backwards() -> None:
+    samples = Samples()
+    for at_s in (1000.0, 1002.0, 4600.0, 4602.0, 1004.0, 1006.0):
+        samples.add(CurvePoint(at_s))
+    assert [one.at_s for one in samples.of(0)] == [1000.0, 1002.0, 1004.0, 1006.0]
+    assert [one.at_s for one in samples.of(1)] == [1006.0]
+
+
 def test_what_nobody_can_tell_is_a_hole_and_no_zero() -> None:
     assert sample_of(Observation(NOW, lost="away")).to_json() == [NOW.timestamp(), None, None, None, None]
     lost = replace(not_set_up("shop"), source_lost="away", changes=7)

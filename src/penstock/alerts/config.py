@@ -55,6 +55,8 @@ class OnErrorConfig(ConfigPart):
         try:
             parts = urlsplit(url)
             is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            # Refuses what no name server could be asked for.
+            (parts.hostname or "").encode("idna")
         except ValueError:
             is_whole = False
             parts = None
@@ -68,6 +70,10 @@ class OnErrorConfig(ConfigPart):
             raise ValueError("must be the whole url of a webhook, http://host/path or https://host/path")
         if parts.username is not None or parts.password is not None:
             raise ValueError("holds a user or a password before the host; sign requests with `secret` instead")
+        if not (parts.path + parts.query).isascii():
+            raise ValueError(
+                "holds letters after the host that are not ASCII; write them percent-encoded, as in %C3%A4"
+            )
         return url
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ import hmac
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPException, HTTPMessage
+from queue import Empty, SimpleQueue
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -58,8 +60,9 @@ class CommandReceiver(Receiver):
                 # Ctrl-C ends the run, and not the message that says so; and all of its children can be ended at once.
                 start_new_session=True,
             )
-        except OSError as exc:
-            raise NotDeliveredError(f"cannot be started: {(exc.strerror or type(exc).__name__).lower()}") from exc
+        except (OSError, ValueError) as exc:
+            reason = (isinstance(exc, OSError) and exc.strerror) or type(exc).__name__
+            raise NotDeliveredError(f"cannot be started: {reason.lower()}") from exc
         try:
             process.communicate(message.to_json() + b"\n", self._timeout_s)
         except subprocess.TimeoutExpired as exc:
@@ -95,10 +98,29 @@ class Webhook(Receiver):
         self._clock = clock
         # A redirect could send what is meant for one host to another.
         self._opener = urllib.request.build_opener(_NoRedirect)
+        self._posting: threading.Thread | None = None
         self.label = f"webhook at {urlsplit(url).hostname}"
 
     def send(self, message: AlertMessage) -> None:
-        """See `Receiver`; any answer but 2xx is a failure."""
+        """See `Receiver`; any answer but 2xx is a failure.
+
+        A socket's timeout holds for each of its reads, so a receiver that answers byte by byte could take hours: the
+        request has a thread of its own, which is left behind after the timeout. There is never a second one.
+        """
+        if self._posting is not None and self._posting.is_alive():
+            raise NotDeliveredError("is still busy with an earlier message")
+        request = self._request(message)
+        outcome: SimpleQueue[NotDeliveredError | None] = SimpleQueue()
+        self._posting = threading.Thread(target=lambda: outcome.put(self._post(request)), name="webhook", daemon=True)
+        self._posting.start()
+        try:
+            failure = outcome.get(timeout=self._timeout_s)
+        except Empty:
+            failure = self._too_slow()
+        if failure is not None:
+            raise failure
+
+    def _request(self, message: AlertMessage) -> urllib.request.Request:
         body = message.to_slack() if self._form is BodyFormat.SLACK else message.to_json()
         stamp = str(int(self._clock()))
         headers = {
@@ -109,20 +131,31 @@ class Webhook(Receiver):
         }
         if self._secret is not None:
             headers["Penstock-Signature"] = f"sha256={signature(self._secret, stamp, body)}"
-        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310  # checked
+        return urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310  # checked
+
+    def _post(self, request: urllib.request.Request) -> NotDeliveredError | None:
+        """Send a request; returns why it was not taken."""
         try:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
                 answer.read(_MOST_READ)
+                return None
         except urllib.error.HTTPError as exc:
             exc.close()
             redirects = ": a redirect is not followed" if 300 <= exc.code < 400 else ""
-            raise NotDeliveredError(f"answered with status {exc.code}{redirects}") from exc
+            return NotDeliveredError(f"answered with status {exc.code}{redirects}")
         except urllib.error.URLError as exc:
             reason = exc.reason
+            if isinstance(reason, TimeoutError):
+                return self._too_slow()
             text = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
-            raise NotDeliveredError(f"cannot be reached: {text.lower()}") from exc
-        except (OSError, HTTPException) as exc:
-            raise NotDeliveredError(f"did not answer: {type(exc).__name__}") from exc
+            return NotDeliveredError(f"cannot be reached: {text.lower()}")
+        except TimeoutError:
+            return self._too_slow()
+        except (OSError, HTTPException, ValueError) as exc:
+            return NotDeliveredError(f"did not answer: {type(exc).__name__}")
+
+    def _too_slow(self) -> NotDeliveredError:
+        return NotDeliveredError(f"did not answer within {self._timeout_s:g} s")
 
 
 def signature(secret: str, stamp: str, body: bytes) -> str:

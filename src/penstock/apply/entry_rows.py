@@ -54,6 +54,7 @@ def stand(
     """Look up each change's row as it is now. Locks no row; changes of one transaction are not seen by each other.
 
     Args:
+        transaction: The transaction, or as much of it as is to be shown: each change takes some queries.
         keys: Substitute keys of tables.
     """
     catalog = session.catalog(transaction).with_keys(keys)

@@ -56,8 +56,10 @@ class WatchOptions(PageOptions):
             listening = door = None
             if self.web is not None:
                 door = stack.enter_context(prepared(self.web, self, option="--web"))
-            elif (self.token_file, self.read_without_token, self.host_name) != (None, False, None):
-                raise ConfigError("--token-file, --read-without-token and --host-name go with --web")
+            elif self.token_file is not None or self.read_without_token:
+                raise ConfigError("--token-file and --read-without-token go with --web")
+            elif self.host_name and self.metrics is None:
+                raise ConfigError("--host-name goes with --web or --metrics")
             if self.metrics is not None:
                 # Its libraries are an extra's.
                 from penstock.metrics import Address
@@ -102,12 +104,13 @@ class Watch:
         if self._door is not None:
             self._stack.enter_context(served(self._door, [config], [] if counted is None else [counted]))
         if self._metrics is not None and counted is not None:
-            from penstock.metrics import sample, serving
+            from penstock.metrics import Address, sample, serving
             from penstock.wiring import open_pipeline
 
             # Another one of the same file: it shares no connection with the run, and starts no Spark.
             looked_at = open_pipeline(config)
-            self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted]))
+            hosts = [Address.parse(self._options.metrics or "", option=_METRICS).host, *(self._options.host_name or ())]
+            self._stack.enter_context(serving(self._metrics, lambda: [sample(looked_at)], [counted], hosts))
         if self._options.traces:
             from penstock.observe.traces import Traces, provider_of
 

@@ -44,7 +44,7 @@ OpenReadingOption = Annotated[
 ]
 HostNameOption = Annotated[
     list[str] | None,
-    typer.Option("--host-name", metavar="NAME", help="A name that browsers may call this machine by; repeatable."),
+    typer.Option("--host-name", metavar="NAME", help="A name that clients may call this machine by; repeatable."),
 ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.errors import ConfigError
@@ -68,3 +70,26 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_own_host(host: str, names: Collection[str] = ()) -> bool:
+    """Whether a request's `Host` calls this machine by a number, by `localhost`, or by one of its names.
+
+    Another site's name may be made to lead here (DNS rebinding), and its scripts could then read what this machine
+    answers. A number cannot.
+    """
+    if host.startswith("["):
+        name, end, port = host[1:].partition("]")
+        if not end or port[:1] not in ("", ":"):
+            return False
+        port = port[1:]
+    else:
+        name, _, port = host.partition(":")
+    if port and not port.isdecimal():
+        return False
+    if name.lower() in {"localhost", *(one.lower() for one in names)}:
+        return True
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from penstock.events import Event, tell
-from penstock.metrics.address import Address
+from penstock.metrics.address import Address, is_own_host
 from penstock.metrics.exposition import CONTENT_TYPE, exposition
 from penstock.metrics.run_metrics import RunMetrics
 from penstock.metrics.sample import PipelineSample
@@ -29,6 +29,7 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = False
     # Set by `serving`.
     text: Callable[[], bytes]
+    hosts: Collection[str]
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, _Handler, bind_and_activate=False)
@@ -56,6 +57,11 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not is_own_host(hosts[0], self.server.hosts):
+            text = b"penstock: this machine is not called that; name it with --host-name where the run is started\n"
+            self._answer(421, text, "text/plain; charset=utf-8")
+            return
         if self.path.partition("?")[0] != "/metrics":
             self._answer(404, b"penstock: metrics are at /metrics\n", "text/plain; charset=utf-8")
             return
@@ -81,7 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(
-    listening: socket.socket, look: Callable[[], Sequence[PipelineSample]], runs: Sequence[RunMetrics] = ()
+    listening: socket.socket,
+    look: Callable[[], Sequence[PipelineSample]],
+    runs: Sequence[RunMetrics] = (),
+    hosts: Collection[str] = (),
 ) -> Iterator[str]:
     """Serve metrics while the block runs; yields their url.
 
@@ -89,6 +98,7 @@ def serving(
         listening: A socket that listens; it is closed in the end.
         look: Asks pipelines where they stand; it is called on a thread of its own, and only when somebody scrapes.
         runs: The runs of this process.
+        hosts: Names that clients may call this machine by, besides localhost and numbers.
     """
     address = Address(*listening.getsockname()[:2])
     server = _Server((address.host, address.port))
@@ -96,6 +106,7 @@ def serving(
     server.socket = listening
     sampler = Sampler(look)
     server.text = lambda: exposition(sampler.latest(), runs)
+    server.hosts = hosts
     url = f"http://{address}/metrics"
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()

@@ -46,12 +46,32 @@ class ErrorFilter:
 
 
 @dataclass(frozen=True)
+class ChangePage:
+    """The page of a transaction's changes that holds one of them; without `number`, the one that failed."""
+
+    size: int
+    number: int | None = None
+
+    def of(self, entry: ErrorEntry, transaction: Transaction) -> tuple[int, Transaction]:
+        """Return the number of the page's first change, and the transaction with the page's changes alone."""
+        number = entry.message_number if self.number is None else self.number
+        before = max(0, (number - 1) // self.size * self.size)
+        return before + 1, replace(transaction, changes=list(transaction.changes)[before : before + self.size])
+
+
+@dataclass(frozen=True)
 class ShownEntry:
-    """An entry whole, with what each of its changes would find at the target now."""
+    """An entry whole, with what its changes would find at the target now.
+
+    Attributes:
+        current_rows: Of all changes, or of the page of them that was asked for.
+        first: The number of the first change among these; changes are numbered from 1.
+    """
 
     entry: ErrorEntry
     transaction: Transaction
     current_rows: Sequence[CurrentRow]
+    first: int = 1
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: with row values, which is what was asked for."""
@@ -112,11 +132,16 @@ class Errors:
         """
         return self._queue.load(entry_id)
 
-    def show(self, entry_id: str) -> ShownEntry:
-        """Return an entry with the rows that its changes would find at the target now. Raises as `load` does."""
+    def show(self, entry_id: str, page: ChangePage | None = None) -> ShownEntry:
+        """Return an entry with the rows that its changes would find at the target now. Raises as `load` does.
+
+        Args:
+            page: Look up the rows of these changes alone; each takes some queries.
+        """
         entry, transaction = self._queue.load(entry_id)
+        first, shown = (1, transaction) if page is None else page.of(entry, transaction)
         with self._queue.retry_session() as session:
-            return ShownEntry(entry, transaction, stand(session, transaction, self._keys))
+            return ShownEntry(entry, transaction, stand(session, shown, self._keys), first)
 
     def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
         """Give transactions up, all of these or none; nothing is applied. See `apply.error_queue.ErrorQueue.delete`."""

@@ -24,7 +24,7 @@ from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
 from penstock.errors import OperatorError, PenstockError
 from penstock.formats.debezium.writer import UnpublishableError
-from penstock.pipeline.errors import ErrorFilter, ShownEntry, checked_note
+from penstock.pipeline.errors import ChangePage, ErrorFilter, ShownEntry, checked_note
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.sinks.events.encoding import RecordFormat, takes_all
@@ -84,10 +84,11 @@ class PublishedQueue:
         found = self._find(self._log.published_state().errors, entry_id)
         return entry_of(self._log.pipeline, found), found.transaction
 
-    def show(self, entry_id: str) -> ShownEntry:
+    def show(self, entry_id: str, page: ChangePage | None = None) -> ShownEntry:
         """Return an entry whole; there is no target whose rows its changes would meet. Raises as `load` does."""
         entry, transaction = self.load(entry_id)
-        return ShownEntry(entry, transaction, [CurrentRow(change) for change in transaction.changes])
+        first, shown = (1, transaction) if page is None else page.of(entry, transaction)
+        return ShownEntry(entry, transaction, [CurrentRow(change) for change in shown.changes], first)
 
     def delete(self, *entry_ids: str, skip_gone: bool = False) -> Sequence[str]:
         """Give transactions up, all of these or none; they are never published. Raises as `load` does.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import secrets
 import stat
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.metrics.address import is_own_host
 
 _SHORTEST = 16
 """A token of fewer characters could be guessed."""
@@ -71,7 +71,7 @@ class Access:
             hosts: Names of this machine that a browser may call it by, besides localhost and numbers.
         """
         self._token = token
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._hosts = hosts
         self.is_reading_open = is_reading_open
         self.cookie_name = f"penstock_web_{port}"
         self.cookie = self._derived("cookie")
@@ -96,26 +96,8 @@ class Access:
         return _are_equal(given, self.form_token) and fetch_site in (None, "same-origin", "none")
 
     def is_own_host(self, host: str) -> bool:
-        """Whether a browser calls this machine by a name of its own.
-
-        Another site's name may be made to lead here (DNS rebinding), and its scripts would then count as the page's.
-        A number cannot.
-        """
-        if host.startswith("["):
-            name, end, port = host[1:].partition("]")
-            if not end or port[:1] not in ("", ":"):
-                return False
-            port = port[1:]
-        else:
-            name, _, port = host.partition(":")
-        if port and not port.isdecimal():
-            return False
-        if name.lower() in self._hosts:
-            return True
-        with suppress(ValueError):
-            ipaddress.ip_address(name)
-            return True
-        return False
+        """Whether a browser calls this machine by a name of its own; another site's scripts would count as ours."""
+        return is_own_host(host, self._hosts)
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self._token.encode(), f"penstock web {purpose}".encode(), hashlib.sha256).hexdigest()

@@ -57,7 +57,9 @@ def make_app(watchers: Sequence[Watcher], access: Access, runs: Sequence[RunMetr
     async def enter(request: Request) -> Response:
         form = await read_form(request, most=_LONGEST_ENTRY, too_large="This is not the token.")
         given = form.get("token", "").strip()
-        return guard.let_in("/") if access.is_token(given) else guard.door(403, why="This is not the token.")
+        if not access.is_token(given):
+            return guard.door(403, why="This is not the token.")
+        return guard.let_in(request.headers, "/")
 
     app = Starlette(
         routes=[

@@ -97,13 +97,22 @@ class Guard:
         query = [(name, value) for name, value in parse_qsl(scope["query_string"].decode()) if name != "token"]
         # Always of this page: a path that begins with two slashes would be another host.
         path = quote("/" + scope["path"].lstrip("/\\"))
-        return self.let_in(f"{path}?{urlencode(query)}" if query else path)
+        return self.let_in(Headers(scope=scope), f"{path}?{urlencode(query)}" if query else path)
 
-    def let_in(self, path: str) -> Response:
+    def let_in(self, headers: Headers, path: str) -> Response:
         """Give the browser its cookie, and have it go on to a path of this page.
 
         A redirect would count as coming from where the link was, and the cookie would not be sent along.
         """
         answer = HTMLResponse(self._renderer.page("entered.html", path=path))
-        answer.set_cookie(self._access.cookie_name, self._access.cookie, httponly=True, samesite="strict", path="/")
+        # A proxy with TLS says so. Nobody gains by saying it falsely: their own browser would drop the cookie.
+        is_encrypted = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower() == "https"
+        answer.set_cookie(
+            self._access.cookie_name,
+            self._access.cookie,
+            secure=is_encrypted,
+            httponly=True,
+            samesite="strict",
+            path="/",
+        )
         return answer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.metrics import CONTENT_TYPE, PipelineSample, RunMetrics, exposition
 from penstock.web.render import shown
@@ -102,7 +103,11 @@ class LivePages:
         if name is not None and name not in self._site.watchers:
             raise HTTPException(404, "There is no such pipeline on this page.")
         watchers = [self._site.watchers[name]] if name is not None else list(self._site.watchers.values())
-        return StreamingResponse(self._stream(watchers, as_card=name is None), media_type="text/event-stream")
+        self._streams += 1
+        return _EventStream(self._stream(watchers, as_card=name is None), self._ended)
+
+    def _ended(self) -> None:
+        self._streams -= 1
 
     async def _stream(self, watchers: list[Watcher], *, as_card: bool) -> AsyncIterator[str]:
         """Yield events. Each holds only parts that are not as this page has them already."""
@@ -113,7 +118,6 @@ class LivePages:
                 async for seen in found:
                     await news.put((watcher, seen))
 
-        self._streams += 1
         listening = [asyncio.create_task(listen(watcher)) for watcher in watchers]
         sent: dict[str, str] = {}
         try:
@@ -126,6 +130,19 @@ class LivePages:
                     continue
                 yield self._renderer.event(watcher, seen, sent, as_card=as_card)
         finally:
-            self._streams -= 1
             for task in listening:
                 task.cancel()
+
+
+class _EventStream(StreamingResponse):
+    """A response of server-sent events that says when it is over, even if the browser left before it began."""
+
+    def __init__(self, events: AsyncIterator[str], when_over: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._when_over = when_over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._when_over()

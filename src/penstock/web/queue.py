@@ -6,7 +6,7 @@ Everything here is done by what `penstock errors` calls: `Errors` and `Pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from urllib.parse import urlencode
@@ -206,6 +206,10 @@ class Queue:
         attempt, edit = Attempt.of(form), None
         if "edited" in form:
             entry, transaction = self.errors().load(entry_id)
+            failed_at = entry.created_at.isoformat()
+            if form.get("failed_at", failed_at) != failed_at:
+                # Numbers begin anew where a pipeline was torn down and set up, with the form open meanwhile.
+                raise ConfigError("the form is of an earlier entry with this number", do="load the page again")
             edit = read_edit(form, transaction)
             entry_id = entry.id
             if edit is None:
@@ -249,32 +253,36 @@ class Queue:
 
         return self._jobs.begin(f"release {_named(entry_ids)}", entry_ids, work)
 
-    def counts(self, wanted: QueueFilter) -> tuple[int, int]:
-        """Return how many entries are wanted and not on hold, and how many are on hold."""
-        chosen, queue = wanted.filter, self.errors()
-        on_hold = 0 if chosen.on_hold is False else queue.count(replace(chosen, on_hold=True))
-        return (0 if chosen.on_hold else queue.count(replace(chosen, on_hold=False))), on_hold
+    def chosen(self, action: str, wanted: QueueFilter, last: int | None) -> tuple[Sequence[ErrorEntry], int]:
+        """Return the entries that an action on all is for, in commit order, and how many are on hold and skipped.
 
-    def act_on_all(self, action: str, wanted: QueueFilter, form: Mapping[str, str]) -> Job:
-        """Act on all entries that are wanted now; those on hold are only released."""
-        entries = self.errors().entries(wanted.filter)
-        on_hold = [entry.id for entry in entries if entry.on_hold is not None]
-        others = [entry.id for entry in entries if entry.on_hold is None]
+        Args:
+            last: The highest number of an entry that was there when the question was asked; None to ask it.
+        """
+        entries = [one for one in self.errors().entries(wanted.filter) if last is None or one.place.number <= last]
+        on_hold = [one for one in entries if one.on_hold is not None]
+        if action == "release":
+            return on_hold, 0
+        return [one for one in entries if one.on_hold is None], len(on_hold)
+
+    def act_on_all(self, action: str, chosen: Sequence[ErrorEntry], skipped: int, form: Mapping[str, str]) -> Job:
+        """Act on entries, which are in commit order; those that are gone by then are skipped."""
+        entry_ids = [entry.id for entry in chosen]
         match action:
             case "release":
-                return self.release(on_hold, skip_gone=True)
+                return self.release(entry_ids, skip_gone=True)
             case "hold":
-                return self.hold(others, form.get("note", ""), skip_gone=True)
+                return self.hold(entry_ids, form.get("note", ""), skip_gone=True)
             case "delete":
-                return self.delete(others, skip_gone=True, skipped=len(on_hold))
+                return self.delete(entry_ids, skip_gone=True, skipped=skipped)
         attempt = Attempt.of(form)
-        what = f"{'dry run of' if attempt.is_dry else 'retry'} {_named(others)}"
+        what = f"{'dry run of' if attempt.is_dry else 'retry'} {_named(entry_ids)}"
 
         def work(job: Job) -> None:
-            job.skipped = len(on_hold)
-            self._apply(job, others, attempt, None, skip_gone=True)
+            job.skipped = skipped
+            self._apply(job, entry_ids, attempt, None, skip_gone=True)
 
-        return self._jobs.begin(what, others, work)
+        return self._jobs.begin(what, entry_ids, work)
 
     def _apply(
         self, job: Job, chosen: Sequence[str], attempt: Attempt, edit: EntryEdit | None, *, skip_gone: bool = False

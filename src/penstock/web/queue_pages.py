@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from penstock.apply.error_queue import ErrorEntry
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.errors import ShownEntry, checked_note
+from penstock.pipeline.errors import ChangePage, ShownEntry, checked_note
 from penstock.text import count
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
@@ -81,7 +82,8 @@ class QueuePages:
     async def show(self, request: Request) -> Response:
         """Show one entry, and what it would find at the target now."""
         name, queue = self._of(request)
-        found = await in_thread(lambda: queue.errors().show(request.path_params["entry"]))
+        page = ChangePage(CHANGES, _number(request.query_params.get("change", "")))
+        found = await in_thread(lambda: queue.errors().show(request.path_params["entry"], page))
         history = await in_thread(_history_of, queue, found.entry.id)
         return self._page(
             request,
@@ -94,7 +96,7 @@ class QueuePages:
             named=queue.named,
             kind_of=kind_of,
             can_edit=can_edit,
-            **_changes(found, request.query_params),
+            **_changes(found),
         )
 
     async def history(self, request: Request) -> Response:
@@ -117,7 +119,7 @@ class QueuePages:
         elif "confirmed" not in form:
             entry, _ = await in_thread(lambda: queue.errors().load(entry_id))
             what = f"Give up transaction {entry.id}?"
-            return self._confirm(request, name, what, {}, number=1)
+            return self._confirm(request, name, what, {}, [entry])
         else:
             job = queue.delete([entry_id])
         return await self._result(name, job)
@@ -129,12 +131,13 @@ class QueuePages:
         wanted, action = QueueFilter.of(form), request.path_params["action"]
         if action == "hold":
             checked_note(form.get("note", ""))
-        if "confirmed" not in form:
-            others, on_hold = await in_thread(queue.counts, wanted)
-            number, skipped = (on_hold, 0) if action == "release" else (others, on_hold)
-            question = _QUESTIONS["dry" if "dry" in form else action].format(count(number, "transaction"))
-            return self._confirm(request, name, question, form, number=number, skipped=skipped)
-        job = await in_thread(queue.act_on_all, action, wanted, form)
+        # What has failed since then was not asked about.
+        last = _number(form["confirmed"]) or 0 if "confirmed" in form else None
+        chosen, skipped = await in_thread(queue.chosen, action, wanted, last)
+        if last is None:
+            question = _QUESTIONS["dry" if "dry" in form else action].format(count(len(chosen), "transaction"))
+            return self._confirm(request, name, question, form, chosen, skipped=skipped)
+        job = await in_thread(queue.act_on_all, action, chosen, skipped, form)
         return await self._result(name, job)
 
     async def action(self, request: Request) -> Response:
@@ -156,14 +159,22 @@ class QueuePages:
         return self._site.page(request, template, name=name, base=f"/p/{name}", **shown)
 
     def _confirm(
-        self, request: Request, name: str, what: str, fields: Mapping[str, str], *, number: int, skipped: int = 0
+        self,
+        request: Request,
+        name: str,
+        what: str,
+        fields: Mapping[str, str],
+        chosen: Sequence[ErrorEntry],
+        *,
+        skipped: int = 0,
     ) -> Response:
         return self._page(
             request,
             "confirm.html",
             name,
             what=what,
-            number=number,
+            number=len(chosen),
+            last=max((entry.place.number for entry in chosen), default=0),
             skipped=skipped,
             fields=fields,
             to=request.url.path,
@@ -185,14 +196,15 @@ def _history_of(queue: Queue, entry_id: str) -> Any:
         return ()
 
 
-def _changes(found: ShownEntry, query: Mapping[str, str]) -> dict[str, Any]:
-    """The changes that a page shows: around the one that failed, or from the one that is asked for."""
-    asked = query.get("change", "")
-    number = int(asked) if asked.isdecimal() and len(asked) < 10 else found.entry.message_number
-    first = max(0, (number - 1) // CHANGES * CHANGES)
-    rows = list(enumerate(found.current_rows, start=1))
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+def _changes(found: ShownEntry) -> dict[str, Any]:
+    """The changes that a page shows, and where the pages beside it begin; None where there is none."""
+    first, total = found.first, len(found.transaction.changes)
     return {
-        "rows": rows[first : first + CHANGES],
-        "before": first - CHANGES + 1 if first > 0 else None,
-        "after": first + CHANGES + 1 if first + CHANGES < len(rows) else None,
+        "rows": list(enumerate(found.current_rows, start=first)),
+        "before": first - CHANGES if first > 1 else None,
+        "after": first + CHANGES if first + CHANGES <= total else None,
     }

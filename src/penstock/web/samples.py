@@ -75,8 +75,13 @@ class Samples:
         self._kept: list[deque[CurvePoint]] = [deque(maxlen=span.points) for span in SPANS]
 
     def add(self, sample: CurvePoint) -> None:
-        """Add a sample; each step of a longer span keeps the worst lag and backlog of its samples."""
+        """Add a sample; each step of a longer span keeps the worst lag and backlog of its samples.
+
+        Samples of after it go: the clock was set back.
+        """
         for span, kept in zip(SPANS, self._kept, strict=True):
+            while kept and kept[-1].at_s > sample.at_s:
+                kept.pop()
             if span.every_s and kept and kept[-1].at_s // span.every_s == sample.at_s // span.every_s:
                 kept[-1] = _together(kept[-1], sample)
             else:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -113,18 +113,18 @@ class Watcher:
         return self._watching
 
     def _work(self) -> None:
-        try:
-            pipeline = self.open_pipeline(self.config)
-            looking = Observer(pipeline)
-        except PenstockError as exc:
-            self._note(Observation(datetime.now(UTC), lost=str(exc)))
-            return
-        with closing(looking) as observer:
+        with ExitStack() as stack:
+            observer: Observer | None = None
             while not self._over.is_set():
                 self._soon.clear()
                 began = time.monotonic()
                 try:
+                    if observer is None:
+                        observer = stack.enter_context(closing(Observer(self.open_pipeline(self.config))))
                     self._note(observer.look())
+                except PenstockError as exc:
+                    # Such as a folder that is not mounted yet.
+                    self._note(Observation(datetime.now(UTC), lost=str(exc)))
                 except Exception as exc:
                     # The page goes on; a fault of ours must not end what it runs beside. The text may hold a value.
                     log.warning("the page could not look at pipeline %s: %s", self.name, type(exc).__name__)

@@ -154,7 +154,8 @@ window.penstockCharts = function (root) {
     add(sample) {
       // The longer spans are put together by the server.
       if (span > 0) { if (Date.now() - loadedAt > 30000) load(span); return; }
-      if (samples.length && samples[samples.length - 1][0] >= sample[0]) return;
+      // The same once more, or the server's clock was set back.
+      while (samples.length && samples[samples.length - 1][0] >= sample[0]) samples.pop();
       samples.push(sample);
       if (samples.length > most) samples.splice(0, samples.length - most);
       if (!document.hidden) drawAll();

@@ -37,14 +37,24 @@ function hear(event) {
   const at = new Date(seen.sample[0] * 1000).toISOString().slice(11, 19);
   say("live", `live, seen ${at}`);
   linkState.removeAttribute("role");
+  watch();
+}
+
+// After a sleep, or behind a proxy, a stream may be dead and the browser not know it.
+function watch() {
   clearTimeout(watchdog);
-  watchdog = setTimeout(() => say("lost", `nothing new since ${at}`), 90000);
+  watchdog = setTimeout(() => {
+    linkState.setAttribute("role", "status");
+    say("lost", "nothing new for 90 s; trying again");
+    source.close();
+    reconnect();
+  }, 90000);
 }
 
 async function reconnect() {
   // An event source does not tell why it has ended.
   try {
-    const answer = await fetch("/alive", { cache: "no-store" });
+    const answer = await fetch("/alive", { cache: "no-store", signal: AbortSignal.timeout(10000) });
     if (answer.status === 401) {
       linkState.setAttribute("role", "status");
       say("lost", "the token has changed: open the address that penstock prints");
@@ -59,10 +69,12 @@ function connect() {
   if (source) source.close();
   source = new EventSource(root.dataset.live);
   source.addEventListener("seen", hear);
+  watch();
   source.addEventListener("error", () => {
     linkState.setAttribute("role", "status");
     say("lost", "the page's server does not answer; trying again");
     source.close();
+    clearTimeout(watchdog);
     setTimeout(reconnect, 1500);
   });
 }
