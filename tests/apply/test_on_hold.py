@@ -46,6 +46,7 @@ def test_an_entry_on_hold_says_who_when_and_why(target: Target) -> None:
     assert (state.errors, state.on_hold) == (2, 1)
 
 
+@pytest.mark.rule("A-227")
 def test_all_are_retried_but_those_on_hold(target: Target) -> None:
     target.queue.hold("1", note="wait")
 
@@ -67,6 +68,7 @@ def test_one_on_hold_is_tried_without_being_applied(target: Target) -> None:
     assert (employees(target), target.queue.on_hold(["1"])) == ([], {"A1.1"})
 
 
+@pytest.mark.rule("A-227")
 def test_one_that_is_named_is_not_deleted_and_neither_are_those_beside_it(target: Target) -> None:
     target.queue.hold("1", note="wait")
 
@@ -104,6 +106,7 @@ def test_a_second_hold_has_the_new_note_unless_it_was_not_named(target: Target) 
     assert target.queue.hold("99", note="gone", skip_gone=True) == []
 
 
+@pytest.mark.rule("A-227")
 def test_one_that_is_put_on_hold_while_it_is_about_to_be_applied_stays(target: Target) -> None:
     target.remember_versions()
     done: list[EntryOutcome] = []

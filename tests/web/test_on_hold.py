@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.lab import Lab
+from tests.program import await_true
 from tests.web.conftest import Serve, break_a_row, client, config_of
 from tests.web.test_access import form_token
 from tests.web.test_queue import act
@@ -29,6 +30,7 @@ def test_an_entry_on_hold_is_shown_as_such_and_only_tried_until_it_is_released(s
     assert 'class="tag hold"' in listed
     assert person.get(list_, params={"on_hold": "no"}).text.count("No entry of the error queue fits") == 1
     assert person.get(list_, params={"on_hold": "yes"}).text.count('class="tag hold"') == 1
+    await_true(lambda: " 1 on hold</small>" in person.get("/p/lab").text, 30)
     # A page that was loaded before has the buttons still.
     assert "is on hold" in act(person, f"{page}/retry", page)
     assert "is on hold" in act(person, f"{page}/delete", page, confirmed="1")

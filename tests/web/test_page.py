@@ -50,7 +50,7 @@ def test_the_page_follows_what_happens_without_being_loaded_again(shop: Lab, ser
     tab.evaluate("window.isTheSame = true")
 
     break_a_row(shop)
-    expect(tab.locator("#headline .problem")).to_contain_text("the error queue holds 1 transaction")
+    expect(tab.locator("#headline .problem")).to_contain_text("The error queue holds 1 transaction")
     expect(tab.locator("#tables tr", has_text="public.customer").locator("td.is-bad")).to_have_text("1")
     shop.source.execute("INSERT INTO customer VALUES (2, 'waits')")
     expect(tab.locator("#headline .facts")).to_contain_text("1 change")

@@ -63,7 +63,7 @@ def test_somebody_new_sees_a_row_fail_finds_why_and_mends_it(lab: Lab, running: 
 
     lab.target.execute("UPDATE customer SET name = 'by hand' WHERE id = 1")
     lab.source.execute("UPDATE customer SET name = 'Ada' WHERE id = 1")
-    expect(tab.locator("#headline .problem")).to_contain_text("the error queue holds 1 transaction")
+    expect(tab.locator("#headline .problem")).to_contain_text("The error queue holds 1 transaction")
     tab.locator("#headline .facts a").click()
     tab.get_by_role("link", name=f"{lab.name}.1").click()
     row = tab.locator("tr", has_text="differs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from penstock import __version__
-from penstock.change import TableName
+from penstock.change import Op, TableName
 from penstock.web import words
 from penstock.web.samples import SPANS
 from penstock.web.watcher import Sighting, Watcher
@@ -107,6 +107,7 @@ def shown(watcher: Watcher, seen: Sighting | None) -> dict[str, Any]:
     status = None if observation is None else observation.status
     before = None if seen is None else seen.before
     config = watcher.config
+    tables = [] if seen is None else table_rows(watcher, seen)
     return {
         "name": watcher.name,
         "base": f"/p/{watcher.name}",
@@ -120,7 +121,8 @@ def shown(watcher: Watcher, seen: Sighting | None) -> dict[str, Any]:
         "rate": None if observation is None else words.rate(observation, before),
         "source": config.capture.name,
         "target": status.publishes_to if status is not None and status.publishes_to else target_of(watcher),
-        "tables": [] if seen is None else table_rows(watcher, seen),
+        "tables": tables,
+        "ops": op_columns(tables),
         "most_tables": _MOST_TABLES,
         "every_s": 0 if seen is None else seen.every_s,
     }
@@ -151,6 +153,32 @@ class TableRow:
     errors: int = 0
     conflicts: int = 0
     changed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class OpColumn:
+    """A column of the list of tables: changes by one operation, or by all that have none of their own."""
+
+    title: str
+    op: Op | None
+
+    def of(self, row: TableRow) -> int:
+        """How many there were."""
+        if self.op is not None:
+            return row.changes.get(self.op, 0)
+        return sum(number for op, number in row.changes.items() if op not in _OWN_COLUMN)
+
+
+_OWN_COLUMN = (Op.INSERT, Op.UPDATE, Op.DELETE)
+
+
+def op_columns(rows: Sequence[TableRow]) -> list[OpColumn]:
+    """The columns that tell of changes; that of other operations only where there were any."""
+    others = OpColumn("Others", None)
+    return [
+        *(OpColumn(f"{op.value.capitalize()}s", op) for op in _OWN_COLUMN),
+        *([others] if any(map(others.of, rows)) else []),
+    ]
 
 
 def table_rows(watcher: Watcher, seen: Sighting) -> list[TableRow]:

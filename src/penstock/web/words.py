@@ -150,6 +150,11 @@ def value(text: str | None) -> str:
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}… ({count(len(text), 'character')})"
 
 
+def begun(text: str) -> str:
+    """A message as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 FILTERS = {
     "number": number,
     "size": size,
@@ -158,4 +163,5 @@ FILTERS = {
     "value": value,
     "printable": printable,
     "count": count,
+    "begun": begun,
 }
