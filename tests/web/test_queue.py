@@ -88,7 +88,7 @@ def test_entries_that_fit_are_retried_and_deleted_together_once_that_was_confirm
     done = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1", confirmed="1")
     assert "Applied 3" in done
     assert "Failed 3" in done
-    assert "Failed: all: 1" in done
+    assert "Failed: all: error 1" in done
     deleted = act(person, "/p/lab/errors/all/delete", page, **wanted, confirmed="1")
     assert "Deleted 3" in deleted
     (left,) = shop.errors()

@@ -21,6 +21,7 @@ from penstock.cli.console import (
     print_json,
     print_rows,
     say,
+    tell,
     warn,
 )
 from penstock.cli.groups import takes_groups
@@ -203,7 +204,9 @@ def list_(
         else:
             _print_table(shown, pipeline)
         if len(shown) < len(entries):
-            say(f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more")
+            tell(
+                f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more"
+            )
 
 
 def _print_table(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publication) -> None:
@@ -280,7 +283,7 @@ def edit(
     settings = edits.settings
     ways = [bool(settings or edits.skip), form is not None, attempt.function is not None]
     if sum(ways) > 1:
-        raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
+        raise ConfigError("edit in one way only: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
     def apply(edit: EntryEdit) -> None:
@@ -318,7 +321,7 @@ def delete(
     chosen = _chosen(queue, entry_id, wanted)
     if not entry_id and chosen and not yes:
         if json or not sys.stdin.isatty():
-            raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
+            raise ConfigError("cannot ask whether to give transactions up: there is no terminal", do="say --yes")
         typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
     deleted = queue.delete(*chosen, skip_gone=not entry_id)
     if not json and not chosen:
@@ -425,7 +428,7 @@ def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
         applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
         would = "would apply" if dry_run else "applied"
         waited = sum(one.has_gone_on for one in applied)
-        say(
+        tell(
             f"{would} {count(len(applied), 'transaction')} from the error queue"
             + (f", of which {waited} had waited" if waited else "")
             + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
@@ -438,13 +441,13 @@ def _tell(retried: Retried, *, is_last_word: bool) -> None:
         warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
     elif retried.has_gone_on:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
+        tell(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
     elif retried.error is None and retried.edits:
         places = ", ".join(map(printable, retried.edits))
-        say(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
+        tell(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
     elif is_last_word:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}: {retried.outcome}{reason}")
+        tell(f"{retried.entry_id}: {retried.outcome}{reason}")
 
 
 def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:
@@ -478,7 +481,9 @@ def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool
     from penstock.pipeline.errors import ErrorFilter
 
     if sum([bool(given), every, wanted != ErrorFilter()]) != 1:
-        raise ConfigError("say which: ids, or --all, or what they have in common (--table, --error, --since ...)")
+        raise ConfigError(
+            "name the transactions by ids, by --all, or by what they have in common (--table, --error, --since ...)"
+        )
 
 
 def _function(name: str | None, pipeline: Pipeline | Publication) -> EntryEdit | None:

@@ -109,7 +109,7 @@ def _show(found: Proposal, path: Path) -> None:
             print_with_margin("in the way  ", printable(str(fault)))
     _show_grants(found)
     if found.plan.target.plain_role:
-        say("Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is none.")
+        say("Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is not one.")
     say(f"wrote {path}")
     for variable in found.variables:
         whose, _, what = variable.lower().partition("_")

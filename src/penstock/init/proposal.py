@@ -171,7 +171,7 @@ def _refuse_none_left(parts: FileParts) -> None:
         raise OperatorError(
             f"no table can be carried; {table}, for one: {reason}",
             where=parts.source.label if parts.source is not None else "",
-            do="mend that, or name other tables with --tables",
+            do="fix that, or name other tables with --tables",
         )
 
 

@@ -43,7 +43,7 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Status], float | None]]] = (
     ("penstock_high_watermark", "Position beyond which nothing is applied.", lambda s: s.high_watermark),
     (
         "penstock_attention",
-        "Faults that a person has to mend; `penstock status` names them.",
+        "Faults that a person has to fix; `penstock status` names them.",
         lambda s: len(s.attention),
     ),
     (

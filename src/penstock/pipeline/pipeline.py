@@ -151,6 +151,7 @@ class Pipeline(Capturing):
                     process,
                     SourceState(lost=str(exc)),
                     is_running=ledger.is_running(),
+                    place=ledger.run_place(),
                     copied=list(copied.values()),
                 )
 
@@ -185,6 +186,7 @@ class Pipeline(Capturing):
                     ],
                 ),
                 is_running=ledger.is_running(),
+                place=ledger.run_place(),
                 copied=[copied[name] for name in followed if name in copied],
             )
 
