@@ -154,7 +154,7 @@ def say(text: str) -> None:
     out.print(text, markup=False)
 
 
-def tell(text: str) -> None:
+def say_wrapped(text: str) -> None:
     """Print a sentence, or a line of a list; see `print_with_margin`."""
     print_with_margin("", text)
 

@@ -15,7 +15,7 @@ from penstock.cli.console import (
     MasterOption,
     open_applying,
     print_json,
-    tell,
+    say_wrapped,
     warn,
 )
 from penstock.cli.groups import takes_groups
@@ -84,31 +84,31 @@ def show(done: Cutover, *, detail: bool = False) -> None:
         verify.show(done.compared)
     else:
         for line in done.uncaptured:
-            tell(f"not copied: {line}")
+            say_wrapped(f"not copied: {line}")
     if done.queued:
-        tell(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
+        say_wrapped(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
     would = "would be " if done.is_dry else ""
     for setting in done.sequences:
         if not setting.is_needed:
             continue
-        tell(f"sequence {setting.name} {would}moved from {setting.before} to {setting.after}")
+        say_wrapped(f"sequence {setting.name} {would}moved from {setting.before} to {setting.after}")
     if done.sequences and not done.is_dry:
-        tell(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
+        say_wrapped(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
     for made in done.made:
-        tell(f"{would}made: {made}")
+        say_wrapped(f"{would}made: {made}")
     told = {one.what for one in done.differences}
     for lack in done.lacks:
         if lack.what not in told:
             warn(f"note: {lack}")
     differences.show(done.differences, detail=detail)
     if done.is_behind:
-        tell("not everything is applied yet")
+        say_wrapped("not everything is applied yet")
     for writer in done.writers:
         warn(f"writes at the source: {printable(writer)}")
     if done.is_written_after:
         warn("the source was written to after the last change was awaited: stop the application, and cut over again")
     for line in _end(done):
-        tell(line)
+        say_wrapped(line)
 
 
 def _end(done: Cutover) -> list[str]:

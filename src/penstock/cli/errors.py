@@ -21,7 +21,7 @@ from penstock.cli.console import (
     print_json,
     print_rows,
     say,
-    tell,
+    say_wrapped,
     warn,
 )
 from penstock.cli.groups import takes_groups
@@ -204,7 +204,7 @@ def list_(
         else:
             _print_table(shown, pipeline)
         if len(shown) < len(entries):
-            tell(
+            say_wrapped(
                 f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more"
             )
 
@@ -428,7 +428,7 @@ def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
         applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
         would = "would apply" if dry_run else "applied"
         waited = sum(one.has_gone_on for one in applied)
-        tell(
+        say_wrapped(
             f"{would} {count(len(applied), 'transaction')} from the error queue"
             + (f", of which {waited} had waited" if waited else "")
             + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
@@ -441,13 +441,13 @@ def _tell(retried: Retried, *, is_last_word: bool) -> None:
         warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
     elif retried.has_gone_on:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        tell(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
+        say_wrapped(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
     elif retried.error is None and retried.edits:
         places = ", ".join(map(printable, retried.edits))
-        tell(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
+        say_wrapped(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
     elif is_last_word:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        tell(f"{retried.entry_id}: {retried.outcome}{reason}")
+        say_wrapped(f"{retried.entry_id}: {retried.outcome}{reason}")
 
 
 def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:

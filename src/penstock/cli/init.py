@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say
+from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say, say_wrapped
 from penstock.errors import ConfigError
 from penstock.text import are, count, printable, size
 
@@ -66,7 +66,7 @@ def _asked_for(source: str | None, target: str | None) -> tuple[str, str]:
             do=f"name {'both databases' if len(missing) > 1 else 'the database'}: {example}",
         )
     if missing:
-        say("A url is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds one.")
+        say_wrapped("A url is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds one.")
         say("Of a password the file gets a reference only.")
     return (
         source or typer.prompt("The database to capture from"),
@@ -109,7 +109,9 @@ def _show(found: Proposal, path: Path) -> None:
             print_with_margin("in the way  ", printable(str(fault)))
     _show_grants(found)
     if found.plan.target.plain_role:
-        say("Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is not one.")
+        say_wrapped(
+            "Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is not one."
+        )
     say(f"wrote {path}")
     for variable in found.variables:
         whose, _, what = variable.lower().partition("_")

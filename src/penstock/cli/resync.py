@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, tell, warn
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, say_wrapped, warn
 from penstock.cli.groups import takes_groups
 from penstock.cli.verify import compare
 from penstock.errors import ConfigError
@@ -137,7 +137,7 @@ def _publish_anew(publication: Publication, tables: Sequence[str], options: Publ
         return
     for what, found in told:
         if found:
-            tell(f"{count(len(found), 'table')} {what}: {_listed(found)}")
+            say_wrapped(f"{count(len(found), 'table')} {what}: {_listed(found)}")
 
 
 def _listed(tables: Collection[TableName]) -> str:
@@ -151,7 +151,7 @@ def _as_json(emptying: Emptying) -> dict[str, object]:
 
 def _show(emptying: Emptying, what: str, target: str) -> None:
     names = ", ".join(str(table) for table in emptying.tables) or "none"
-    tell(f"{what} at the target ({target}): {count(len(emptying.tables), 'table')}: {names}")
+    say_wrapped(f"{what} at the target ({target}): {count(len(emptying.tables), 'table')}: {names}")
     if emptying.errors:
         errors = count(emptying.errors, "transaction")
         warn(f"note: {errors} in the error queue, forgotten: the new copy holds what the source made of them")

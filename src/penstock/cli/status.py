@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, print_rows, say, warn
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    open_file,
+    out,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+    say_wrapped,
+    warn,
+)
 from penstock.errors import ConfigError, PenstockError, RetryableError
 from penstock.text import count, duration, printable, short_time, size, time_text
 
@@ -123,7 +134,7 @@ def _check(pipeline: Pipeline | Publication, *, max_lag_s: float, max_errors: in
         print_json({"ok": not wrong, "problems": [one.to_json() for one in wrong], **plain})
     else:
         for one in wrong:
-            say(printable(one.text))
+            say_wrapped(printable(one.text))
     if wrong:
         raise typer.Exit(1)
 
