@@ -805,7 +805,7 @@ def test_spark_s_own_settings_are_passed_on_as_spark_writes_them() -> None:
         "spark.shuffle.compress": "false",
     }
     assert read(text).with_master("local[4]").spark_settings == read(text).spark_settings | {"spark.master": "local[4]"}
-    assert "'executor.cores' is none of Spark's settings" in faults(GOOD + "spark: {executor.cores: 2}\n")[0]
+    assert "'executor.cores' is not one of Spark's settings" in faults(GOOD + "spark: {executor.cores: 2}\n")[0]
 
 
 def test_a_secret_s_path_is_taken_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_who_asks_for_the_value_of_such_a_column_is_refused(value: ExternalValue
         pytest.param({",elsewhere": ["s3cret", 1, True, False]}, id="too short"),
         pytest.param({",elsewhere": [None, 1, True, False, None]}, id="says not where"),
         pytest.param({",elsewhere": ["s3cret", 1, True, False, "s3cret"]}, id="here and there"),
-        pytest.param({",elsewhere": ["s3cret", "1", True, False, None]}, id="a size that is no number"),
+        pytest.param({",elsewhere": ["s3cret", "1", True, False, None]}, id="a size that is not a number"),
         pytest.param({",elsewhere": ["s3cret", True, True, False, None]}, id="a size that is a boolean"),
         pytest.param({",elsewhere": ["s3cret", 1, True, False, None], "b": "s3cret"}, id="says more"),
     ],

@@ -49,11 +49,11 @@ def test_the_usage_and_options_of_commands_are_as_the_code_has_them() -> None:
 def test_a_command_that_the_page_lacks_gets_a_section_and_an_option_that_is_gone_goes() -> None:
     text = command_page.PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition("\n### `penstock demo`")
-    without = before.replace("| `--repair` |", "| `--mend` |") + "\n### " + rest.partition("\n### ")[2]
+    without = before.replace("| `--repair` |", "| `--fix` |") + "\n### " + rest.partition("\n### ")[2]
 
     made = command_page.page(without)
 
-    assert "--mend" not in made
+    assert "--fix" not in made
     assert "\n### `penstock demo`\n" in made
     assert made.index("### `penstock demo`") < made.index("### Of some pipelines")
 

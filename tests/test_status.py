@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.detail import Detail, ParameterDetail, ServerDetail, TableDetail
+from penstock.apply.ledger import ProcessState, ProcessStatus, RunPlace
+from penstock.change import TableName
 from penstock.cli import console
 from penstock.cli import status as command
 from penstock.history import Consumer, History
@@ -46,7 +48,7 @@ def process(**more: Any) -> ProcessState:
 
 
 def found(backlog: Backlog | None = NOTHING, *, state: ProcessState | None = None, **more: Any) -> Status:
-    given: dict[str, Any] = {"is_running": True, "copied": [Scn(1)]}
+    given: dict[str, Any] = {"is_running": True, "copied": [Scn(1)], "place": None}
     given |= {name: more.pop(name) for name in given.keys() & more.keys()}
     return status_of("shop", state or process(), SourceState(backlog, **more), **given)
 
@@ -152,16 +154,38 @@ def test_each_thing_that_is_wrong_is_a_problem_of_its_own() -> None:
     assert kinds(found(None, lost="refused")) == [ProblemKind.SOURCE_LOST]
 
 
+def test_where_and_since_when_a_run_is_at_work_is_told_while_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    state, place = process(status_at=LONG_AGO), RunPlace("db1", 4711)
+
+    running = found(state=state, place=place)
+    assert shown(running, capsys)["pipeline"].strip() == (
+        "shop, running since 2026-01-01 12:00:00 UTC (pid 4711 on db1)"
+    )
+    assert running.to_json()["started_at"] == "2026-01-01T12:00:00+00:00"
+    assert (running.host, running.pid) == ("db1", 4711)
+    ended = found(state=state, is_running=False)
+    assert (ended.started_at, ended.host, ended.pid) == (None, None, None)
+
+
 def test_on_a_terminal_no_line_of_a_status_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shown_to = io.StringIO()
     terminal = Console(file=shown_to, force_terminal=True, width=80, highlight=False, soft_wrap=True, color_system=None)
     monkeypatch.setattr(console, "out", terminal)
     attention = ["public.sess is not captured: it is unlogged; a crash empties it: take it out (rules.exclude)"] * 2
 
-    command.show(found(state=process(errors=2, held=1), attention=attention))
-
+    place = RunPlace("a-host-with-a-long-name.in-a-domain.example", 4_194_304)
+    command.show(found(state=process(errors=2, held=1), attention=attention, place=place))
+    more = Detail(
+        [ServerDetail(0, 1_000_000, 9_000_000, 1, 2, 3, 4)],
+        [TableDetail(TableName("public", "customer_addresses_of_last_year"), Scn(123_456), False, 1, 2)],
+        [ParameterDetail("txn_lcr_spill_threshold", "DEPENDENT_TRANSACTIONS", "admin", LONG_AGO)],
+    )
+    command.show_detail(more)
     lines = shown_to.getvalue().splitlines()
     assert len(lines) > 10
     assert max(map(len, lines)) <= 80
+    # No word of a table is broken.
+    assert any("public.customer_addresses_of_last_year " in line for line in lines)
+    assert any("by admin, 01-01 12:00:00" in line for line in lines)
     # What goes on is indented, so that names stand alone on the left.
     assert sum(line.startswith("needs attention ") for line in lines) == 2

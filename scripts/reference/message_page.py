@@ -64,11 +64,11 @@ BY_NUMBER = {
     2291: "The parent is missing: an earlier entry may hold it. Apply that one first, then retry.",
     2292: "Rows of another table depend on it: an earlier entry may delete them. Apply that one first, then retry.",
     12899: "Make the target's column wider, or `penstock errors edit ID`; then retry.",
-    20000: "Mend the [handler](handlers.md), then retry.",
+    20000: "Fix the [handler](handlers.md), then retry.",
     20001: "Make the [handler](handlers.md) faster, or raise `apply.handlers.timeout_s`; then retry.",
     20002: "A [handler](handlers.md#what-a-handler-may-not-do) may not run this: take it out, then retry.",
-    23605: "Mend the [handler](handlers.md#functions): the change it made is none; then retry.",
-    23607: "Mend the [handler](handlers.md#functions): it names a column that the change lacks; then retry.",
+    23605: "Fix the [handler](handlers.md#functions): the change it made is none; then retry.",
+    23607: "Fix the [handler](handlers.md#functions): it names a column that the change lacks; then retry.",
     26688: "The source did not log the value. Let it log whole rows, `penstock resync TABLE`, delete the entry.",
     26689: "Make the target's column as it was when the change was captured, or run `penstock setup`; then retry.",
     26690: "There is nothing to apply: retry without this change, then `penstock resync TABLE`.",
@@ -81,7 +81,7 @@ MALFORMED = {
     "Event logs and XDS": "The row or document is left out: [what becomes of it](event-log.md#what-becomes-of-rows).",
     "Db2's log": "The buffers are damaged, or not whole: [which are taken](db2.md#whether-a-transaction-is-whole).",
     "Change files": "A file was altered or damaged: bring it back from a copy, or publish anew to another path.",
-    "Debezium and Kafka": "The record is no event of a connector; `capture.debezium.on_malformed: skip` leaves it out.",
+    "Debezium and Kafka": "The record is not a connector's event; `capture.debezium.on_malformed: skip` leaves it out.",
 }
 HISTORY = (
     "Bring back what the message names; where that cannot be done, `penstock resync --all` prepares a new first copy."

@@ -57,7 +57,7 @@ class SetupStep:
 
     Attributes:
         summary: What it is, in a few words.
-        remedy: What the user can do if it fails, besides mending what the error names.
+        remedy: What the user can do if it fails, besides fixing what the error names.
         is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
             written to, which is not to wait for the other steps.
         is_optional: Where the database refuses it, it is left out, and all others are taken.
@@ -125,7 +125,7 @@ class MissingPart:
             lack = f"type {self.name} lacks {named}"
         if self.is_followed:
             return printable(f"{lack} at the target yet: `penstock run` makes it before the next change")
-        fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
+        fate = "at the target: changes that need it go to the error queue until `penstock setup` adds it"
         return printable(f"{lack} {fate}")
 
     @property

@@ -31,8 +31,10 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
-        advice = f". {self.do[0].upper()}{self.do[1:]}" if self.do else ""
-        return f"{self.what}{place}{advice}"
+        said = f"{self.what}{place}"
+        # One that asks "did you mean ...?" has its mark already.
+        end = "" if said.endswith("?") else "."
+        return f"{said}{end} {self.do[0].upper()}{self.do[1:]}" if self.do else said
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let pickle make it without `__init__`, whose parameters differ from class to class."""

@@ -118,7 +118,7 @@ class LogHold:
         size_bytes: What its files take.
         consumers: Those that it is kept for, the furthest behind first; none where there is none.
         open: Transactions open for minutes, the oldest first.
-        attention: What a person has to mend, a line each.
+        attention: What a person has to fix, a line each.
     """
 
     size_bytes: int = 0

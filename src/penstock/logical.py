@@ -349,5 +349,5 @@ def _quoted(text: str) -> str:
 
 def _refuse(text: str) -> NoReturn:
     raise MalformedInputError(
-        f"{text!r} is no logical type", do="name one as `integer(32)`, `decimal(10,2)`, `string`, `timestamptz`"
+        f"{text!r} is not a logical type", do="name one as `integer(32)`, `decimal(10,2)`, `string`, `timestamptz`"
     )

@@ -136,7 +136,7 @@ class Registry:
         )
 
     def _none_of_its_kind(self) -> OperatorError:
-        return OperatorError("what answers is no schema registry", where=self.url, do="correct the registry's url")
+        return OperatorError("what answers is not a schema registry", where=self.url, do="correct the registry's url")
 
 
 class NotRegisteredError(OperatorError):
@@ -178,7 +178,7 @@ def _schema(registry: Registry, id_: int | str) -> str:
     kind = answer.get("schemaType", "AVRO")
     if kind != "AVRO":
         raise MalformedInputError(
-            f"schema {id_} is none of Avro, but of {str(kind).lower()}",
+            f"schema {id_} is not Avro, but {str(kind).lower()}",
             where=registry.url,
             do="have the connector write Avro, or JSON and name no registry",
         )

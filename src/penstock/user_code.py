@@ -28,7 +28,7 @@ def load(name: str, folder: Path) -> Callable[..., Any]:
         sys.path.insert(0, str(folder))
     found = getattr(importlib.import_module(module), wanted)
     if not callable(found):
-        raise TypeError(f"{wanted!r} is no function")
+        raise TypeError(f"{wanted!r} is not a function")
     loaded: Callable[..., Any] = found
     return loaded
 

@@ -97,7 +97,7 @@ def test_s65_a_function_that_fails_leaves_everything_as_it_was(target: Target) -
         raise ValueError(f"a secret: {change.before}")
 
     with pytest.raises(OperatorError, match="failed: ValueError") as caught:
-        target.retry(entry_id, edit=by_function(mend, "my:mend"))
+        target.retry(entry_id, edit=by_function(mend, "my:fix"))
 
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -132,7 +132,7 @@ def test_what_is_left_out_does_not_change_which_number_a_failing_change_has(targ
 
 
 REFUSED = {
-    "no such column": ([Setting(2, "before", "bak", "1")], [], "bak is no column of public.acct at the target; did"),
+    "no such column": ([Setting(2, "before", "bak", "1")], [], "bak is not a column of public.acct at the target; did"),
     "the key is gone": ([Setting(2, "before", "id", AbsentValue.ABSENT)], [], "before lacks key column 'id'"),
     "an insert without its key": ([Setting(3, "after", "id", AbsentValue.ABSENT)], [], "after lacks key column 'id'"),
     "what is not there": (
@@ -218,7 +218,7 @@ BROKEN = {
     "a change is missing": "must hold the changes 1 to 3",
     "a number for a text": "before.bal is not a text",
     "another table": "is of table public.acct; another table",
-    "no operation": "'merge' is no operation",
+    "no operation": "'merge' is not an operation",
     "an operation of no row": "cannot be made one of operation truncate",
     "no new row": "operation update has 'after'",
     "a list": "holds no list of changes",

@@ -140,7 +140,7 @@ REFUSED = {
     ),
     "text into bytes": (insert("doc", id=2, data=there("a")), TYPE_DIFFERS, "'data' is bytea, and its large value"),
     "bytes into text": (insert("doc", id=2, text=there("b", is_binary=True)), TYPE_DIFFERS, "is binary"),
-    "appended to what is no text": (
+    "appended to what is not text": (
         update("doc", {"id": 1}, {"said": there("json", is_appended=True)}),
         TYPE_DIFFERS,
         "which nothing is appended to",

@@ -82,7 +82,7 @@ def test_a_run_that_never_worked_gives_up_within_a_minute(retry_s: float | None)
         raise REFUSED
 
     began = time.at
-    with pytest.raises(RetryableError, match="in spite of trying for 60 s"):
+    with pytest.raises(RetryableError, match="after trying for 60 s"):
         waiting.insist(refuse)
     assert 60 <= time.at - began <= 76
 
@@ -97,7 +97,7 @@ def test_what_attempts_take_counts(retry_s: float, most_s: float) -> None:
         raise REFUSED
 
     began = time.at
-    with pytest.raises(RetryableError, match=f"in spite of trying for {retry_s:g} s"):
+    with pytest.raises(RetryableError, match=f"after trying for {retry_s:g} s"):
         waiting.insist(time_out)
     assert time.at - began <= most_s
 
@@ -112,7 +112,7 @@ def test_work_that_fails_though_all_servers_answer_is_given_up_whatever_was_said
         while time.at < began + 3600:
             waiting.wait(RetryableError("a Spark task failed"), is_away=False)
 
-    with pytest.raises(RetryableError, match="in spite of trying for 60 s"):
+    with pytest.raises(RetryableError, match="after trying for 60 s"):
         fail_for_an_hour()
     assert time.at < began + 90
 

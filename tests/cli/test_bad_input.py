@@ -165,7 +165,7 @@ def test_a_server_that_is_down_at_start_is_tried_again_and_then_named(program: P
             f":{port}",
             "trying again for",
             "Connection refused",
-            "in spite of trying for 1.5 s",
+            "after trying for 1.5 s",
             "Check that the server is up",
         )
         assert len(done.err.strip().splitlines()) == 2, done.err

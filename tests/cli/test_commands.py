@@ -82,7 +82,7 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     assert differing.code == 1
     assert "public.customer: different at the target: id=7" in differing.out
     assert differing.out.splitlines()[-1] == (
-        "source and target differ; `penstock resync public.customer public.visit` brings what differs"
+        "source and target differ; `penstock resync public.customer public.visit` fixes what differs"
     )
     by_table = {table["table"]: table for table in program("verify", "--json").json["tables"]}
     assert by_table["public.customer"]["differences"] == [{"kind": "different", "key": {"id": "7"}}]

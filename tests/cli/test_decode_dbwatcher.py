@@ -106,7 +106,7 @@ def test_a_message_that_cannot_be_read_is_named_and_the_others_are_printed(tmp_p
     assert found.exit_code == 3
     assert [Path(line["file"]).name for line in lines(found)] == ["2.xml"]
     notes = found.stderr.splitlines()
-    assert "the message is no XML: " in notes[0]
+    assert "the message is not XML: " in notes[0]
     assert "1.xml, line 3" in notes[0]
     assert "the action 'MERGE' of a row is not known" in notes[1]
     assert "3.xml, table public.t, row 0, replKey 7" in notes[1]

@@ -216,7 +216,7 @@ def test_a_function_beside_the_pipeline_file_mends_many(
 ) -> None:
     (tmp_path / "my_module.py").write_text(
         "from dataclasses import replace\n\n"
-        "def mend(change, entry, number):\n"
+        "def fix(change, entry, number):\n"
         "    if change.after and change.after.get('name') == 'nobody':\n"
         "        return replace(change, after={**change.after, 'name': 'somebody'})\n"
         "    return None if change.op == 'insert' and change.after['id'] == '7' else change\n\n"
@@ -227,7 +227,7 @@ def test_a_function_beside_the_pipeline_file_mends_many(
     unknown = program("errors", "retry", "--all", "--with", "my_module:mand")
     assert (unknown.code, "cannot load 'my_module:mand'" in unknown.err) == (2, True)
 
-    done = program("errors", "retry", "--error", "1", "--error", "23514", "--with", "my_module:mend", "--json")
+    done = program("errors", "retry", "--error", "1", "--error", "23514", "--with", "my_module:fix", "--json")
 
     assert done.code == 0, done.err
     assert done.json["applied"] == queue[1:]
@@ -401,10 +401,10 @@ def test_many_that_fail_alike_are_counted(lab: Lab, program: Program) -> None:
     assert [line.split(":")[0] for line in told] == [first, second]
     assert summed_up == (
         "applied 0 transactions from the error queue; 60 failed again"
-        " (59: 26787 public.customer, 1: 26786 public.customer)"
+        " (59: error 26787 public.customer, 1: error 26786 public.customer)"
     )
     some = program("errors", "retry", "--error", "26787", "--go-on")
-    assert some.out.splitlines()[-1].endswith("; 59 failed again (all: 26787 public.customer)")
+    assert some.out.splitlines()[-1].endswith("; 59 failed again (all: error 26787 public.customer)")
 
     shown = program("errors", "list", "--limit", "5").out
     assert shown.count("update public.customer") == 5

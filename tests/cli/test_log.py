@@ -71,7 +71,7 @@ def test_each_transaction_that_goes_to_the_error_queue_is_a_line(lab: Lab, progr
 
     caught_up = program("run", "--until-caught-up")
     assert caught_up.code == 5
-    assert "caught up: 0 errors (1 in the error queue)" in caught_up.out
+    assert "caught up: 1 in the error queue" in caught_up.out
     # When it starts, as a run that was killed may not have said so, and when it ends.
     assert caught_up.err.count("the error queue holds 1 transaction; `penstock errors list` says why") == 2
     lab.target.execute("UPDATE customer SET name = 'secret' WHERE id = 1")
@@ -246,9 +246,7 @@ def test_what_was_not_said_yet_is_said_before_an_error_that_nobody_foresaw(
     lab.ledger.close()
     with pytest.raises(ValueError, match="secret"):
         pipeline.run(threading.Event())
-    assert pipeline.status().reason == (
-        "an error that nobody foresaw ended the run: ValueError. Its traceback says where"
-    )
+    assert pipeline.status().reason == ("an unexpected error ended the run: ValueError. Its traceback says where")
     assert log.events == [Event.APPLY_PROGRESSED, Event.APPLY_PROGRESSED, Event.RUN_FAILED]
     assert log.records[1].facts["changes"] == 2
     assert "ended the run: ValueError" in log.records[2].getMessage()

@@ -63,7 +63,7 @@ def test_missing_grants_are_counted_in_the_verdict_and_printed_alone(lab: Lab, p
     assert done.code == 3
     assert done.err == ""
     assert done.out.splitlines()[-1] == (
-        "not ready: 9 grants are missing (6 at the source and 3 at the target), and 5 grants are recommended; mend"
+        "not ready: 9 grants are missing (6 at the source and 3 at the target), and 5 grants are recommended; fix"
         " that, then run `penstock plan` again"
     )
     alone = program("plan", "--grants", env=plain).out.splitlines()
@@ -130,7 +130,7 @@ def _with_a_fault() -> Plan:
     [
         (plan, "everything is in place; next: `penstock run`"),
         (_with_a_step, "ready: 1 step to take; next: `penstock setup`"),
-        (_with_a_fault, "not ready: 1 thing is in the way; mend that, then run `penstock plan` again"),
+        (_with_a_fault, "not ready: 1 thing is in the way; fix that, then run `penstock plan` again"),
         (lambda: plan(refused="another history"), "set up, and the next run is refused for the reason above"),
         (
             lambda: plan(left_out={table("t"): [OperatorError("x")]}),

@@ -183,7 +183,7 @@ def test_copies_of_published_tables_are_requested_and_cancelled(lab: Lab, progra
     assert said.out == "2 tables requested, and made by `penstock run`: public.t, public.u\n"
     assert cancelled.json == {"withdrawn": ["public.t"], "cancelled": [], "idle": []}
     assert idle.out == "1 table without a copy that was requested or is under way: public.t\n"
-    assert (unknown.code, "means no table that the pipeline publishes" in unknown.err) == (3, True)
+    assert (unknown.code, "matches no table that the pipeline publishes" in unknown.err) == (3, True)
     assert program("status", "--json").json["to_copy"] == 1
 
 

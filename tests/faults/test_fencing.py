@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterator
 
 import psycopg
@@ -9,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.apply.lane import LaneResult, ServerConfig
-from penstock.apply.ledger import LaneClaim
+from penstock.apply.ledger import LaneClaim, RunPlace
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
@@ -109,6 +111,15 @@ def test_the_server_asks_after_a_client_that_has_not_said_anything_for_a_while(t
     assert settings == [(3,), (30,), (10,)]
 
 
+def test_everyone_sees_where_the_run_is_until_it_is_gone(target: Target) -> None:
+    onlooker = PostgresLedger(target.url, "A1")
+
+    assert onlooker.run_place() == RunPlace(platform.node(), os.getpid())
+    target.ledger.close()
+    assert onlooker.run_place() is None
+    onlooker.close()
+
+
 @pytest.mark.rule("A-7")
 def test_a_process_keeps_its_source(target: Target) -> None:
     target.ledger.close()
@@ -122,7 +133,7 @@ def test_a_run_learns_that_another_one_has_taken_over(target: Target) -> None:
     target.ledger.confirm()
     other = PostgresLedger(target.url, "A1")
     target.connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock A1 ledger'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'penstock A1 ledger%'"
     )
     other.acquire("DBS1", lanes=1, wait_s=5)
 

@@ -70,7 +70,7 @@ def test_a_target_that_stays_away_ends_the_run_with_one_clear_line(
     assert len([line for line in lines if " INFO " not in line]) == 2, run.said
     assert "ERROR   penstock: cannot " in lines[-1]
     assert f"127.0.0.1:{target.port}" in lines[-1]
-    assert "in spite of trying for 2 s" in lines[-1]
+    assert "after trying for 2 s" in lines[-1]
     assert "Traceback" not in run.said
 
 

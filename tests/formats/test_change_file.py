@@ -89,8 +89,8 @@ LINE = encode_lines(pa.Table.from_batches([stream(transaction(1))])).to_pybytes(
         "a position that is text",
         "no position",
         "an unknown member",
-        "a name that is no UTF-8",
-        "a value that is no UTF-8",
+        "a name that is not UTF-8",
+        "a value that is not UTF-8",
     ],
 )
 def test_lines_that_are_no_changes_are_refused_without_their_values(lines: bytes) -> None:

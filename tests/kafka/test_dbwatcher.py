@@ -167,7 +167,7 @@ def ids(messages: Sequence[Message]) -> list[int]:
 @pytest.mark.parametrize(
     ("more", "wrong"),
     [
-        (", debezium: {prefix: x}", "publish.debezium: DbWatcher messages are no change events"),
+        (", debezium: {prefix: x}", "publish.debezium: DbWatcher messages are not change events"),
         (", path: x", "publish.path: events are published to a cluster"),
         (", dbwatcher: {max_rows: -1}", "publish.dbwatcher.max_rows: must be"),
         (", dbwatcher: {compression: LZ4}", "publish.dbwatcher.compression: must be 'GZIP' or 'ZIP'"),

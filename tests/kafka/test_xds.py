@@ -190,7 +190,7 @@ def test_brokers_that_do_not_answer_leave_everything_as_it_was(topic: Topic, mon
     ("more", "to", "why"),
     [
         (", batch_size: 2", "", "capture.event_log.batch_size: a record of Kafka holds one event"),
-        ("", ", debezium: {prefix: x}", "publish.debezium: XDS documents are no change events"),
+        ("", ", debezium: {prefix: x}", "publish.debezium: XDS documents are not change events"),
         ("", ", path: x", "publish.path: events are published to a cluster"),
         ("", ", topic: 'a b'", "publish.topic: must be letters, digits"),
         ("", ", topic: penstock.people.position", "publish.topic: is a topic that keeps the position of a pipeline"),

@@ -67,7 +67,7 @@ def test_an_observer_hears_of_an_error_without_what_it_may_hold() -> None:
     with pytest.raises(ValueError, match="a value"):
         run_of(heard).carry_out(work, lambda _: None)
     assert heard.calls[:2] == ["began", "close"]
-    assert heard.calls[2].startswith("failed an error that nobody foresaw ended the run: ValueError")
+    assert heard.calls[2].startswith("failed an unexpected error ended the run: ValueError")
 
 
 def test_an_observer_that_fails_ends_nothing_and_hears_no_more(caplog: pytest.LogCaptureFixture) -> None:

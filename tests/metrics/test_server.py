@@ -40,7 +40,7 @@ def test_an_address_without_a_host_is_this_machine_alone(text: str, host: str, p
 
 @pytest.mark.parametrize("text", ["", ":", "host", "host:", ":x", ":99999", ":-1", "::1:9187", "host:1:2", ":²"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         Address.parse(text, option=OPTION)
 
 

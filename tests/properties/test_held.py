@@ -1,4 +1,4 @@
-"""With `hold_dependents`, once what failed is mended and retried, the target is equal to the source.
+"""With `hold_dependents`, once what failed is fixed and retried, the target is equal to the source.
 
 Until then every way of applying holds the same transactions, and none whose blocker is gone.
 """

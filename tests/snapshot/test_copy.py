@@ -827,6 +827,19 @@ def test_a_stop_between_chunks_is_heeded_and_gone_on_from(lab: Lab) -> None:
     assert_applied(lab, "t")
 
 
+def test_nothing_is_said_of_a_copy_without_rows(lab: Lab) -> None:
+    prepare(lab, "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
+    origin, told = PostgresCopyOrigin(lab.source_url, lab.set_name), []
+
+    for name in ("t", "u"):
+        jobs, heard = OneByOne(copy_context(lab), {}, []), Quiet()
+        Instantiator(origin, lab.ledger, jobs, heard, confirm=lambda: None).run([table(name)], threading.Event())
+        told.append((heard.chunks, heard.rows))
+
+    assert told == [(0, 0), (1, 1)]
+    assert set(lab.ledger.instantiated()) == {table("t"), table("u")}
+
+
 class OnceCopied(Quiet):
     """Hears a run on Spark, and has something done whenever some chunks are copied."""
 

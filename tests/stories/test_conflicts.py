@@ -57,7 +57,7 @@ def test_what_the_tables_cannot_do_is_said_before_anything_is_done(lab: Lab) -> 
         "public.emp: compare_old_values: the table has no column 'namen'; did you mean 'name'?",
         "public.emp: conflicts, on update: by: column 'doc' is json, whose values have no order",
         "public.emp: conflicts, on update: by: column 'at' is point, whose values have no order",
-        "public.emp: conflicts, on update: delta: column 'ok' is boolean, which is no number",
+        "public.emp: conflicts, on update: delta: column 'ok' is boolean, which is not a number",
         "public.emp: conflicts, on update: the table has no column 'comm'",
         "public.nk: conflicts, on update: the table has no key by which its rows could be found",
         "public.emps: the pipeline has no such table; did you mean 'public.emp'?",

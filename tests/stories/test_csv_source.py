@@ -144,9 +144,9 @@ def test_a_file_that_is_none_is_named_with_its_line_and_nothing_of_it_is_read(
         ("csv_chagnes:open_csv", "cannot load 'csv_chagnes:open_csv': ModuleNotFoundError: No module named"),
         ("csv_changes:open_it", "cannot load 'csv_changes:open_it': AttributeError: module 'csv_changes' has no"),
         ("csv_changes:HEAD", "cannot load 'csv_changes:HEAD': AttributeError"),
-        ("csv_changes:OPS", "cannot load 'csv_changes:OPS': TypeError: 'OPS' is no function"),
+        ("csv_changes:OPS", "cannot load 'csv_changes:OPS': TypeError: 'OPS' is not a function"),
         ("csv_changes:TableName", "'csv_changes:TableName' failed: TypeError: "),
-        ("csv_changes:CsvChanges", "'csv_changes:CsvChanges' made CsvChanges, which is no source"),
+        ("csv_changes:CsvChanges", "'csv_changes:CsvChanges' made CsvChanges, which is not a source"),
     ],
 )
 def test_a_source_that_cannot_be_loaded_is_told_with_its_line(folder: Path, source: str, said: str) -> None:

@@ -119,7 +119,7 @@ def test_a_table_that_begins_anew_loses_its_rows_and_gets_its_content(lab: Lab, 
     ("bad", "why"),
     [
         (message("8", command="EXPLODE"), "the command 'EXPLODE' is not known"),
-        (message("8", row("INSERT", cols(id="secret"), 21, "8")), "the value of column 'id' is no number"),
+        (message("8", row("INSERT", cols(id="secret"), 21, "8")), "the value of column 'id' is not a number"),
     ],
 )
 def test_a_message_that_is_not_applied_stops_the_run_or_is_put_aside(

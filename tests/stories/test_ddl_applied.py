@@ -167,7 +167,7 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
 
 
 @pytest.mark.parametrize(
-    ("made", "ddl", "mended", "why"),
+    ("made", "ddl", "fixed", "why"),
     [
         ("", "ALTER TABLE t ADD c float DEFAULT random()", "ALTER TABLE t ADD c float", "worked out for each row"),
         (

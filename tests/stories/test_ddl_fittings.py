@@ -90,7 +90,7 @@ def test_an_index_that_is_only_called_otherwise_is_not_built_anew(following: Lab
 
 @pytest.mark.rule("A-157")
 @pytest.mark.parametrize(
-    ("ddl", "at_target", "number", "why", "mended"),
+    ("ddl", "at_target", "number", "why", "fixed"),
     [
         (
             "CREATE SEQUENCE s; ALTER TABLE t ALTER v SET DEFAULT nextval('s')",

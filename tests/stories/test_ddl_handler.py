@@ -113,7 +113,7 @@ def test_a_handler_is_told_what_there_is_to_tell(following: Lab) -> None:
     # What is kept behind the call can do nothing any more.
     with pytest.raises(ApplyError, match="the call that this belongs to is over"):
         ddl.execute()
-    with pytest.raises(ApplyError, match="an Alteration is wanted, not str") as error:
+    with pytest.raises(ApplyError, match="expected an Alteration, not str") as error:
         ddl.set_alteration("DROP")
     assert error.value.number == LCR_MALFORMED
     assert names(lab, "t") == ["id", "v", "gone"]

@@ -486,7 +486,10 @@ def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path
 
     (event,) = read_document(shown.stdout.encode())
     assert (event.kind, event.association) == (XdsEventKind.MODIFY, "idu=1,table=usr,schema=indirect")
-    assert (shown.exit_code, shown.stderr) == (3, "note: record_id 2: status E: event_type is none of 1 to 8\n")
+    assert (shown.exit_code, shown.stderr) == (
+        3,
+        "note: record_id 2: status E: event_type is not a number from 1 to 8\n",
+    )
     row = json.loads(changes.stdout)
     assert row["key"] == {"idu": "1"}
     assert (row["op"], row["before"], row["after"]) == ("update", {"idu": "1", "fname": "A"}, {"fname": "B"})

@@ -218,7 +218,7 @@ def test_why_a_row_cannot_be_used_is_told_also_where_its_neighbours_cannot_be_de
 
     told = [record.getMessage() for record in caplog.records if "record_id 1" in record.getMessage()]
     assert len(told) == 1
-    assert "gets status E: event_type is none of 1 to 8" in told[0]
+    assert "gets status E: event_type is not a number from 1 to 8" in told[0]
     assert log.statuses == "EN"
 
 

@@ -338,7 +338,7 @@ def test_a_resync_that_died_on_its_way_is_made_whole_by_another(
 def end_sessions(lab: Lab) -> None:
     lab.target.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND application_name LIKE 'penstock%ledger'"
+        " AND application_name LIKE 'penstock % ledger%'"
     )
     lab.ledger.close()
 

@@ -59,7 +59,7 @@ def test_a_cutover_goes_on_and_names_large_objects(lab: Lab, spark: object, caps
 
     assert done.is_ready
     said = capsys.readouterr().out.replace("\n", " ")
-    assert "but 1 thing is not brought" in said
+    assert "but 1 thing is not copied" in said
     assert STAYED in said
 
 

@@ -1,4 +1,4 @@
-"""One bad table: it is left out by name, all others are set up, copied and followed; mended, it is taken in."""
+"""One bad table: it is left out by name, all others are set up, copied and followed; fixed, it is taken in."""
 
 from __future__ import annotations
 

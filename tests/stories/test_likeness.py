@@ -203,7 +203,7 @@ def test_what_an_application_needs_is_named_before_and_after_and_can_be_brought(
     assert named(told) == [*NAMED[:3], "unique key one_vat of public.customer", *NAMED[3:]]
     differences.show(told, detail=False)
     shown = capsys.readouterr().out
-    assert shown.startswith("9 things are not brought:\n")
+    assert shown.startswith("9 things are not copied:\n")
     assert "trigger: trigger item_total of public.customer" in shown
     assert {one["kind"] for one in differences.as_json(told)["not_brought"]} >= {"trigger", "view"}  # type: ignore[attr-defined]
     for one in told:

@@ -70,7 +70,7 @@ def test_documents_are_applied_and_one_that_cannot_be_read_stops_none_beside_it(
         ("0000000000000000005.xml", 26787),
         ("0000000000000000008.xml", 26690),
     ], found
-    assert found[1][2].startswith("document 0000000000000000008.xml: the document is no XML")
+    assert found[1][2].startswith("document 0000000000000000008.xml: the document is not XML")
     # It is of no table, and its reason stands there whole.
     assert (listed[1]["table"], listed[1]["op"]) == (None, "gap")
     assert "table" not in listed[1]["error_message"]

@@ -322,7 +322,7 @@ def test_a_row_that_the_target_refuses_is_an_error_and_its_range_is_left(lab: La
     with pytest.raises(OperatorError) as caught:
         look(lab, "t", cuts={"t": THIRDS}, repair=True)
 
-    assert "cannot bring rows of table public.t" in str(caught.value)
+    assert "cannot repair rows of table public.t" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert set(lab.rows("t")) == {(n, "a secret") for n in range(1, 31) if n not in (3, 4)}
 

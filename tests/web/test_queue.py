@@ -122,7 +122,7 @@ def test_entries_that_fit_are_retried_and_deleted_together_once_that_was_confirm
     done = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1", confirmed=confirmed)
     assert "Applied 3" in done
     assert "Failed 3" in done
-    assert "Failed: all: 1" in done
+    assert "Failed: all: error 1" in done
     deleted = act(person, "/p/lab/errors/all/delete", page, **wanted, confirmed=confirmed)
     assert "Deleted 3" in deleted
     assert [entry.error_number for entry in shop.errors()] == [26786, 1]

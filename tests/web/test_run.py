@@ -1,4 +1,4 @@
-"""The page beside a real run, as somebody new meets it: watch the lag, break a row, find it, mend it, watch it go."""
+"""The page beside a real run, as somebody new meets it: watch the lag, break a row, find it, fix it, watch it go."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_how_messages_are_written_comes_along() -> None:
     for collected, wanted in (("50", 50), ("1", 1), ("0", 1)):
         one = draft_of(watcher(f"dbWatcher.maxCollectedStatements={collected}"))
         assert one.settings["publish"]["dbwatcher"] == {"collect_transactions": wanted}
-    with pytest.raises(ConfigError, match=r"replication\.maxRowsInTx is no whole number"):
+    with pytest.raises(ConfigError, match=r"replication\.maxRowsInTx is not a whole number"):
         draft_of(watcher("replication.maxRowsInTx=many"))
 
 

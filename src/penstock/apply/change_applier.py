@@ -335,7 +335,7 @@ class ChangeApplier:
         """Make the row with the key of the change what the change says, whether there is one or not."""
         after = _present(change.after)
         if not table.key.is_declared:
-            what = "without a key it cannot be told whether a row of a snapshot is there already"
+            what = "without a key, nothing shows whether a row of a snapshot is already there"
             raise ApplyError(VALUE_MISSING, what, where=_place(change))
         match = replace(self.lookup.match(after, {}, table, change), old={})
         rows = self._session.lock_rows(table, match)

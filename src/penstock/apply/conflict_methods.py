@@ -16,7 +16,7 @@ from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Change, Image, Op, TableName
 
 EVERY_COLUMN = "*"
-"""In `compare_old_values`: all columns that are no part of the key, and not named themselves."""
+"""In `compare_old_values`: all columns that are not part of the key, and not named themselves."""
 
 _CODES = {UNIQUE_VIOLATED: "23505", FOREIGN_KEY_VIOLATED: "23503", CHILD_EXISTS: "23503"}
 """SQLSTATEs of what apply checks itself, so that one rule means the same whoever has found the error."""

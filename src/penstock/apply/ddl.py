@@ -388,7 +388,7 @@ def pending(wanted: Alteration, table: TableSchema) -> Alteration:
     for column in (*left.added, *left.retyped):
         if column.name in wanted.unclear:
             what = f"column {column.name!r} {wanted.unclear[column.name]}"
-            raise _refused(table.name, f"{what}: what its rows have is not told; do it at the target, and retry")
+            raise _refused(table.name, f"{what}: the values of its rows are not known; do it at the target, and retry")
     has = table.primary_key.columns if table.primary_key is not None else ()
     if wanted.key is not None and set(wanted.key) != set(has):
         raise _refused(table.name, "its primary key was changed; change it at the target, and retry")

@@ -201,7 +201,7 @@ def _from_form(form: Mapping[str, Any], change: Change, number: int) -> Change |
     try:
         op = Op(form.get("op", ""))
     except ValueError:
-        raise _refused(f"change {number}: {form.get('op')!r} is no operation") from None
+        raise _refused(f"change {number}: {form.get('op')!r} is not an operation") from None
     images = {}
     for name in ("before", "after"):
         image = form.get(name)
@@ -232,13 +232,13 @@ def by_function(function: EditFunction, name: str | None = None) -> EntryEdit:
             except (Exception, SystemExit) as exc:
                 # Leave out the error's text and its cause: both may repeat a value.
                 raise OperatorError(
-                    f"{name!r} failed: {type(exc).__name__}", where=f"change {number}", do="mend the function"
+                    f"{name!r} failed: {type(exc).__name__}", where=f"change {number}", do="fix the function"
                 ) from None
             if not (new is None or isinstance(new, Change)):
                 raise OperatorError(
                     f"{name!r} returned {type(new).__name__}, neither a Change nor None",
                     where=f"change {number}",
-                    do="mend the function",
+                    do="fix the function",
                 )
             made.append(new)
         return _checked(whole, made, catalog)
@@ -297,7 +297,7 @@ def _check(number: int, old: Change, new: Change, catalog: TargetCatalog) -> Non
         for column in image or {}:
             if column not in table.schema.by_name:
                 known = nearest(column, table.schema.by_name)
-                raise _refused(f"change {number}: {name}.{column} is no column of {new.table} at the target{known}")
+                raise _refused(f"change {number}: {name}.{column} is not a column of {new.table} at the target{known}")
     found_by = "after" if new.before is None else "before"
     key = new.after if new.before is None else new.before
     for column in table.key.columns if table.key.is_declared else ():

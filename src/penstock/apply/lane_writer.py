@@ -174,7 +174,7 @@ class LaneWriter:
                 raise OperatorError(
                     f"transaction {transaction.txn_id} cannot be applied: {failure.error}",
                     where=f"change {failure.message_number} of {len(transaction.changes)}",
-                    do="mend the cause and run again; the rule `abend` of `on_error` stops the run here",
+                    do="fix the cause and run again; the rule `abend` of `on_error` stops the run here",
                 )
             if rule is None or rule.then is not ErrorAction.RETRY_TRANSACTION or tries == rule.times:
                 return failure

@@ -190,6 +190,14 @@ class ProcessState:
 
 
 @dataclass(frozen=True)
+class RunPlace:
+    """Where the program of a run is: its machine, and its process id there."""
+
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
 class QueueState:
     """What the error queue of a process holds.
 

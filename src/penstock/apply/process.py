@@ -471,7 +471,7 @@ class ApplyProcess:
         raise TooManyErrorsError(
             what,
             where=f"max_errors {most}",
-            do="`penstock errors list` says what failed; mend the cause and retry them. The next run goes on behind"
+            do="`penstock errors list` says what failed; fix the cause and retry them. The next run goes on behind"
             " them, and counts anew",
         )
 
@@ -480,7 +480,7 @@ class ApplyProcess:
         self._ledger.set_status(ProcessStatus.ABORTED, what, error)
         raise OperatorError(
             what,
-            do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",
+            do="`penstock errors list` shows it; fix and retry it; the next run goes on behind it",
         )
 
 

@@ -102,7 +102,7 @@ class RetryPolicy:
         if over is None and not is_away and self._work_began is not None:
             over = _WORK_S if self._is_over(now - self._work_began, _WORK_S) else None
         if over is not None:
-            tried = f"{error.what}, in spite of trying for {_told(over)}"
+            tried = f"{error.what}, after trying for {_told(over)}"
             raise RetryableError(tried, where=error.where, do=error.do) from error
         left = None if limit is None else max(0.0, limit - spent)
         self._listener.retrying(error, left)

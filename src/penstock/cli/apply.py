@@ -13,14 +13,17 @@ app = typer.Typer(help="See and set how changes are applied, and stop the run th
 
 @app.command()
 def show(file: FileOption = None, json: JsonOption = False) -> None:
-    """Show every parameter: its value, and whether it was set or comes from the pipeline file."""
+    """Show every parameter: its value, and whether it was set or comes from the pipeline file.
+
+    The names are those of Oracle Streams' apply process; docs/settings.md says what each does.
+    """
     pipeline = open_applying(file)
     values, were_set = pipeline.parameters().texts(), pipeline.parameters_set()
     rows = [(name, value, "set" if name in were_set else "file") for name, value in values.items()]
     if json:
         print_json([{"name": name, "value": value, "from": origin} for name, value, origin in rows])
     else:
-        print_rows(["parameter", "value", "from"], [list(row) for row in rows])
+        print_rows(["parameter", "value", "from"], [[name, value or "none", origin] for name, value, origin in rows])
 
 
 @app.command("set")

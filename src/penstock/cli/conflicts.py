@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Annotated
 
 import typer
@@ -12,13 +11,16 @@ from penstock.cli.console import (
     TIME,
     FileOption,
     JsonOption,
+    as_text,
     open_applying,
+    out,
     parse_time,
     print_json,
     print_rows,
     say,
 )
 from penstock.cli.groups import takes_groups
+from penstock.text import short_time
 
 _MOST = 100
 
@@ -76,18 +78,18 @@ def conflicts(
         is_any = meant.table or meant.since or meant.until or meant.method or meant.outcome
         say("no conflict that was resolved fits" if is_any else "no conflict was resolved, or none is remembered")
     else:
-        print_rows(
-            ["resolved at", "change", "row", "method", "outcome", "columns", "position"],
+        # A terminal has no room for all of it: there the position is left out, which --json has.
+        headings = ["resolved at", "change", "row", "method", "outcome", "columns", "position"]
+        rows = [
             [
-                [
-                    one.resolved_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                    f"{one.op} {named(one.table, pipeline)}",
-                    one.row_is or f"error {one.error_number}",
-                    one.method,
-                    one.outcome,
-                    ", ".join(one.columns),
-                    one.commit_scn,
-                ]
-                for one in found
-            ],
-        )
+                short_time(one.resolved_at) if out.is_terminal else as_text(one.resolved_at),
+                f"{one.op} {named(one.table, pipeline)}",
+                one.row_is or f"error {one.error_number}",
+                one.method,
+                one.outcome,
+                ", ".join(one.columns),
+                one.commit_scn,
+            ]
+            for one in found
+        ]
+        print_rows(headings[:-1], [row[:-1] for row in rows]) if out.is_terminal else print_rows(headings, rows)

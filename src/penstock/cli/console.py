@@ -154,14 +154,20 @@ def say(text: str) -> None:
     out.print(text, markup=False)
 
 
+def say_wrapped(text: str) -> None:
+    """Print a sentence, or a line of a list; see `print_with_margin`."""
+    print_with_margin("", text)
+
+
 def warn(text: str) -> None:
     """Print a line to standard error; see `print_with_margin`."""
     note = "note: " if text.startswith("note: ") else ""
     print_with_margin(note, text.removeprefix(note), style="yellow", console=err)
 
 
-def print_with_margin(margin: str, text: str, *, style: str | None = None, console: Console = out) -> None:
+def print_with_margin(margin: str, text: str, *, style: str | None = None, console: Console | None = None) -> None:
     """Print a text behind a margin; on a terminal its further lines are indented by that much, in a pipe it is one."""
+    console = console or out
     if not console.is_terminal:
         console.print(f"{margin}{text}", markup=False, style=style)
         return
@@ -178,10 +184,11 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
             sys.stdout.write("\t".join(str(cell) for cell in row) + "\n")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    for heading, *cells in zip(headings, *rows, strict=True):
+        are_numbers = all(isinstance(cell, int) for cell in cells)
+        table.add_column(heading, overflow="fold", justify="right" if are_numbers else "left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
     out.print(table)
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, out, print_json, print_rows, print_with_margin, say
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    open_file,
+    out,
+    print_json,
+    print_rows,
+    print_with_margin,
+    say_wrapped,
+)
 from penstock.text import count, short_time, size, were
 
 if TYPE_CHECKING:
@@ -25,12 +34,14 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
     if json:
         print_json([_plain(consumer) for consumer in found])
     elif not found:
-        say("no log is kept for anybody: no `penstock run` has registered its pipeline yet, or the source has no log")
+        say_wrapped(
+            "no log is kept for anybody: no `penstock run` has registered its pipeline yet, or the source has no log"
+        )
     elif out.is_terminal:
         for c in found:
             since = f" since {short_time(c.oldest_at)}" if c.oldest_at else ""
             kept = f"{count(c.transactions, 'transaction')}, {size(c.size_bytes)}{since}"
-            say(f"{c.consumer.name}: {kept}, behind position {c.position}, seen {short_time(c.seen_at)}")
+            say_wrapped(f"{c.consumer.name}: {kept}, behind position {c.position}, seen {short_time(c.seen_at)}")
             print_with_margin("  ", f"id {c.consumer.id}{f', {c.consumer.target}' if c.consumer.target else ''}")
     else:
         print_rows(
@@ -62,7 +73,7 @@ def remove(
     if json:
         print_json({"removed": _plain(removed)})
     else:
-        say(
+        say_wrapped(
             f"removed {removed.consumer.name}: {count(removed.transactions, 'transaction')}"
             f" {were(removed.transactions)} kept for it; the source frees what nobody else needs"
         )
@@ -81,9 +92,9 @@ def give_up(file: FileOption = None, json: JsonOption = False) -> None:
         print_json({"removed": [_plain(state) for state in found]})
         return
     for state in found:
-        say(f"{given_up_text(state)}; {after_giving_up()}")
+        say_wrapped(f"{given_up_text(state)}; {after_giving_up()}")
     if not found:
-        say("no consumer keeps more of the log than capture.log.give_up_gb")
+        say_wrapped("no consumer keeps more of the log than capture.log.give_up_gb")
 
 
 def _plain(state: ConsumerState) -> dict[str, object]:

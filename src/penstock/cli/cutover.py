@@ -15,7 +15,7 @@ from penstock.cli.console import (
     MasterOption,
     open_applying,
     print_json,
-    say,
+    say_wrapped,
     warn,
 )
 from penstock.cli.groups import takes_groups
@@ -84,44 +84,44 @@ def show(done: Cutover, *, detail: bool = False) -> None:
         verify.show(done.compared)
     else:
         for line in done.uncaptured:
-            say(f"not copied: {line}")
+            say_wrapped(f"not copied: {line}")
     if done.queued:
-        say(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
+        say_wrapped(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
     would = "would be " if done.is_dry else ""
     for setting in done.sequences:
         if not setting.is_needed:
             continue
-        say(f"sequence {setting.name} {would}moved from {setting.before} to {setting.after}")
+        say_wrapped(f"sequence {setting.name} {would}moved from {setting.before} to {setting.after}")
     if done.sequences and not done.is_dry:
-        say(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
+        say_wrapped(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
     for made in done.made:
-        say(f"{would}made: {made}")
+        say_wrapped(f"{would}made: {made}")
     told = {one.what for one in done.differences}
     for lack in done.lacks:
         if lack.what not in told:
             warn(f"note: {lack}")
     differences.show(done.differences, detail=detail)
     if done.is_behind:
-        say("not everything is applied yet")
+        say_wrapped("not everything is applied yet")
     for writer in done.writers:
         warn(f"writes at the source: {printable(writer)}")
     if done.is_written_after:
         warn("the source was written to after the last change was awaited: stop the application, and cut over again")
     for line in _end(done):
-        say(line)
+        say_wrapped(line)
 
 
 def _end(done: Cutover) -> list[str]:
     if done.is_dry:
         missing = sum(setting.is_needed for setting in done.sequences) + len(done.made)
-        before = ["the error queue is to be emptied first"] if done.queued else []
+        before = ["empty the error queue first"] if done.queued else []
         if done.uncaptured:
             number = len(done.uncaptured)
             before.append(f"{count(number, 'table')} {are(number)} to be captured first, or taken out by rules.exclude")
         todo = (
             f"{count(missing, 'thing')} {are(missing)} to be done"
             if missing
-            else "nothing is to be done but to compare"
+            else "nothing is left to do but to compare"
         )
         not_brought = differences.not_brought(done.differences)
         return ["; ".join([*before, todo, *([not_brought] if not_brought else []), "nothing was changed"])]
@@ -145,9 +145,9 @@ def _mends(done: Cutover) -> list[str]:
     found = []
     if done.compared is not None and any(table.differing for table in done.compared.tables):
         names = " ".join(str(table.table) for table in done.compared.tables if table.differing)
-        found.append(f"next: `penstock resync {names}` brings the rows that differ")
+        found.append(f"next: `penstock resync {names}` fixes the rows that differ")
     if done.compared is not None and done.compared.unchecked:
-        found.append("next: mend what could not be compared, or take it out by rules.exclude")
+        found.append("next: fix what could not be compared, or take it out by rules.exclude")
     if done.queued:
         found.append("next: `penstock errors list`, and retry or delete what is in the error queue")
     return found

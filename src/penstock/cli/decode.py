@@ -77,7 +77,9 @@ class PartOptions:
 def debezium(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|TOPIC", help=f"Files of JSON lines {_FORM}, - for standard input; or topics."),
+        typer.Argument(
+            metavar="FILE|TOPIC", help=f"Files of JSON lines {_FORM}, or of kcat -J; - for standard input; or topics."
+        ),
     ] = None,
     bootstrap: Annotated[
         str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Read topics of this Kafka cluster.")
@@ -90,7 +92,7 @@ def debezium(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Print Debezium events as changes, transaction by transaction in commit order, and name oddities.
+    """Print Debezium events as changes, transaction by transaction in commit order, and name what looks wrong.
 
     Row values are printed, too. Nothing is followed, and no offset is committed.
     """

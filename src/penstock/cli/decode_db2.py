@@ -134,7 +134,7 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
     for what, count in (
         ("transactions that were open where the buffers begin, and did more than is shown", cut),
         ("transactions that have no outcome yet", len(gatherer.open)),
-        ("records that are not for readers of the log, and were passed over", gatherer.passed_over),
+        ("records that are not for readers of the log, and were skipped", gatherer.passed_over),
         ("values of columns that are NOT LOGGED, and were left out", decoder.left.not_logged),
         ("values that the log does not hold, and were left out", decoder.left.unreplicable),
     ):

@@ -30,7 +30,7 @@ def dbwatcher(
 ) -> None:
     """Print messages of DbWatcher as JSON lines: a change, a table's DDL or a statement to a line.
 
-    Row values are printed, too, as the messages have them: text, or Base64 where a value is no text. A message
+    Row values are printed, too, as the messages have them: text, or Base64 where a value is not text. A message
     compressed with GZIP or ZIP is told by its first bytes.
     """
     from penstock.formats.dbwatcher.files import split

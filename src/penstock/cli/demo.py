@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import JsonOption, print_facts, print_json, say
+from penstock.cli.console import JsonOption, print_facts, print_json, say, say_wrapped
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.cli.web import PageOptions, WebOption, prepared, served
 from penstock.pipeline.report import facts
@@ -32,7 +32,7 @@ def demo(
         def beside(config: PipelineConfig) -> AbstractContextManager[object]:
             return nullcontext() if door is None else served(door, [config])
 
-        ending = play((lambda _: None) if json else say, seconds=seconds, beside=beside)
+        ending = play((lambda _: None) if json else say_wrapped, seconds=seconds, beside=beside)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
         print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.cli.console import say
+from penstock.cli.console import print_with_margin, say
 from penstock.text import are, count, printable
 
 if TYPE_CHECKING:
@@ -17,21 +17,23 @@ _MOST_SHOWN = 6
 def not_brought(differences: Sequence[CatalogDifference]) -> str | None:
     """Count what the source has and the copy lacks or has otherwise; None where there is nothing."""
     number = sum(not one.is_extra for one in differences)
-    return f"{count(number, 'thing')} {are(number)} not brought" if number else None
+    return f"{count(number, 'thing')} {are(number)} not copied" if number else None
 
 
 def show(differences: Sequence[CatalogDifference], *, detail: bool) -> None:
-    """Print what is not brought, by kind; in `detail` each with the SQL that brings it."""
+    """Print what is not copied, by kind; in `detail` each with the SQL that brings it."""
     lacking = [one for one in differences if not one.is_extra]
     title = not_brought(differences)
     if title is not None:
         say(f"{title}:")
         _show(lacking, detail=detail)
         if not detail:
-            say("  --detail prints the SQL for each; `pg_dump --schema-only` of the source has them, too")
+            print_with_margin(
+                "  ", "--detail prints the SQL for each; `pg_dump --schema-only` of the source has them, too"
+            )
     extra = [one for one in differences if one.is_extra]
     if extra:
-        say(f"the copy has besides, what the source has not: {count(len(extra), 'thing')}")
+        say(f"{count(len(extra), 'thing')} {are(len(extra))} in the copy only:")
         _show(extra, detail=detail)
 
 
@@ -48,7 +50,7 @@ def _show(differences: Sequence[CatalogDifference], *, detail: bool) -> None:
     for (kind, reason), names in kinds.items():
         more = f", and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
         why = f" ({printable(reason)})" if reason else ""
-        say(f"  {kind}: {', '.join(names[:_MOST_SHOWN])}{more}{why}")
+        print_with_margin(f"  {kind}: ", f"{', '.join(names[:_MOST_SHOWN])}{more}{why}")
 
 
 def _dump(one: CatalogDifference) -> str:

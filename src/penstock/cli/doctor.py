@@ -1,4 +1,4 @@
-"""`penstock doctor`: what may be in the way, from Java to grants, and what mends it."""
+"""`penstock doctor`: what may be in the way, from Java to grants, and what fixes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doctor(
     ] = _TIMEOUT_S,
     json: JsonOption = False,
 ) -> None:
-    """Look at the machine, both databases, Kafka and the pipeline; say what is wrong, and what mends it."""
+    """Look at the machine, both databases, Kafka and the pipeline; say what is wrong, and what fixes it."""
     from penstock.doctor.diagnosis import diagnose
 
     if bundle is not None and bundle.name.startswith("-"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.console import print_json, say, warn
+from penstock.cli.console import print_json, say_wrapped, warn
 from penstock.errors import PenstockError
 from penstock.text import count, printable
 
@@ -77,7 +77,7 @@ def _sum_up(done: Sequence[Retried], on_hold: Sequence[str], *, dry_run: bool, j
         applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
         would = "would apply" if dry_run else "applied"
         waited = sum(one.has_gone_on for one in applied)
-        say(
+        say_wrapped(
             f"{would} {count(len(applied), 'transaction')} from the error queue"
             + (f", of which {waited} had waited" if waited else "")
             + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
@@ -93,13 +93,13 @@ def tell(retried: Retried, *, is_last_word: bool) -> None:
         warn(f"note: {retried.entry_id}: it was put on hold meanwhile")
     elif retried.has_gone_on:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
+        say_wrapped(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
     elif retried.error is None and retried.edits:
         places = ", ".join(map(printable, retried.edits))
-        say(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
+        say_wrapped(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
     elif is_last_word:
         reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say(f"{retried.entry_id}: {retried.outcome}{reason}")
+        say_wrapped(f"{retried.entry_id}: {retried.outcome}{reason}")
 
 
 def result_of(done: Sequence[Retried], on_hold: Sequence[str] = (), *, dry_run: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.change import Op
-from penstock.cli.console import print_facts, print_with_margin, say, shown
+from penstock.cli.console import out, print_facts, print_with_margin, say, say_wrapped, shown
 from penstock.text import count, printable, short_time, time_text
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _WIDEST = 60
 """The most characters of a value that a table shows; JSON has all of them."""
+
+_NARROWEST = 8
 
 
 def named(table: TableName, pipeline: Pipeline | Publication) -> str:
@@ -72,7 +74,7 @@ def print_entries(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publicatio
         change = "its commit" if not entry.message_number else f"change {entry.message_number} of {entry.message_count}"
         of = f"{entry.op} {named(entry.table, pipeline)}" if entry.table else count(entry.message_count, "change")
         failed = entry.state if entry.is_held else f"{change}, error {number}" if number else change
-        say(printable(f"{entry.id:<{width}}  {at}  {of}, {failed}"))
+        print_with_margin(f"{entry.id:<{width}}  {at}  ", printable(f"{of}, {failed}"))
         for text in (None if entry.is_held else entry.error_message, _hold(entry)):
             if text:
                 print_with_margin(" " * (width + 2), printable(text))
@@ -88,7 +90,7 @@ def print_action(action: PastAction) -> None:
     """Print what somebody did with an entry: what and who in one line, edits and errors below."""
     role = f" as {action.role}" if action.role not in (None, action.db_user) else ""
     who = f"{action.db_user}{role} ({action.os_user} on {action.host})"
-    say(printable(f"{short_time(action.at)}  {action.action} {action.entry_id}: {action.outcome}, by {who}"))
+    say_wrapped(printable(f"{short_time(action.at)}  {action.action} {action.entry_id}: {action.outcome}, by {who}"))
     for text in filter(None, (" ".join(action.edits), action.error_message, action.note)):
         print_with_margin(" " * 16, printable(text))
 
@@ -144,9 +146,10 @@ def _print_values(current: CurrentRow) -> None:
     if not current.columns:
         return
     images = current.images
+    most = _room(current)
     cells = [
         ["", "column", *images],
-        *([_mark(name, current), printable(name), *_cells(name, images)] for name in current.columns),
+        *([_mark(name, current), printable(name), *_cells(name, images, most)] for name in current.columns),
     ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
     for row in cells:
@@ -162,8 +165,17 @@ def _mark(name: str, current: CurrentRow) -> str:
     return "!" if name in current.differing else ""
 
 
-def _cells(name: str, images: Mapping[str, Image]) -> list[str]:
-    return [_short(image[name]) if name in image else "" for image in images.values()]
+def _room(current: CurrentRow) -> int:
+    """How many characters a value may take for its line to fit the terminal."""
+    if not out.is_terminal:
+        return _WIDEST
+    names = 10 + max(len("column"), *(len(printable(name)) for name in current.columns))
+    # Behind each value stand two quotes, three dots and two spaces.
+    return min(_WIDEST, max(_NARROWEST, (out.width - names) // len(current.images) - 7))
+
+
+def _cells(name: str, images: Mapping[str, Image], most: int) -> list[str]:
+    return [_short(image[name], most) if name in image else "" for image in images.values()]
 
 
 def _print_row(row: Image) -> None:
@@ -171,7 +183,9 @@ def _print_row(row: Image) -> None:
         say(f"         {printable(name)}: {_short(value)}")
 
 
-def _short(value: str | None) -> str:
-    if value is None or len(value) <= _WIDEST:
+def _short(value: str | None, most: int = _WIDEST) -> str:
+    if value is None or len(value) <= most:
         return shown(value)
-    return f"{shown(value[:_WIDEST])}... ({count(len(value), 'character')})"
+    if most < _WIDEST:
+        return f"{shown(value[:most])}..."
+    return f"{shown(value[:most])}... ({count(len(value), 'character')})"

@@ -19,6 +19,7 @@ from penstock.cli.console import (
     print_json,
     print_rows,
     say,
+    say_wrapped,
     warn,
 )
 from penstock.cli.error_options import (
@@ -105,7 +106,9 @@ def list_(
         else:
             _print_table(shown, pipeline)
         if len(shown) < len(entries):
-            say(f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more")
+            say_wrapped(
+                f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more"
+            )
 
 
 def _print_table(entries: Sequence[ErrorEntry], pipeline: Pipeline | Publication) -> None:
@@ -183,7 +186,7 @@ def edit(
     settings = edits.settings
     ways = [bool(settings or edits.skip), form is not None, attempt.function is not None]
     if sum(ways) > 1:
-        raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
+        raise ConfigError("edit in one way only: by --set, --null, --unset and --skip, or by --from, or by --with")
     pipeline = open_file(file)
 
     def apply(edit: EntryEdit) -> None:
@@ -222,7 +225,7 @@ def delete(
     skipped = skipped_text(len(chosen.on_hold))
     if not entry_id and chosen.ids and not yes:
         if json or not sys.stdin.isatty():
-            raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
+            raise ConfigError("cannot ask whether to give transactions up: there is no terminal", do="say --yes")
         names = ", ".join(chosen.ids)
         typer.confirm(f"give up {count(len(chosen.ids), 'transaction')}: {names}{skipped}?", abort=True)
     deleted = queue.delete(*chosen.ids, skip_gone=not entry_id)
@@ -367,7 +370,9 @@ def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool
     from penstock.pipeline.errors import ErrorFilter
 
     if sum([bool(given), every, wanted != ErrorFilter()]) != 1:
-        raise ConfigError("say which: ids, or --all, or what they have in common (--table, --error, --since ...)")
+        raise ConfigError(
+            "name the transactions by ids, by --all, or by what they have in common (--table, --error, --since ...)"
+        )
 
 
 def _function(name: str | None, pipeline: Pipeline | Publication) -> EntryEdit | None:

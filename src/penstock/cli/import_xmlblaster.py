@@ -113,5 +113,5 @@ def _check(text: str, output: Path | None, draft: Draft) -> None:
     except ConfigError as exc:
         raise OperatorError(
             f"the file is written, and this version of Penstock does not accept all of it:\n{exc}",
-            do="mend the lines that are named, then run penstock plan",
+            do="fix the lines that are named, then run penstock plan",
         ) from exc

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from click import Choice
 
-from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say
+from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say, say_wrapped
 from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError
 from penstock.text import are, count, printable, size
@@ -160,8 +160,10 @@ def _asked_for(places: PlaceOptions) -> tuple[str, str, str | None]:
             f"{' and '.join(missing)} {are(len(missing))} missing, and there is no terminal to ask on",
             do=f"name {'both' if len(missing) > 1 else 'it'}: {_FORMS}",
         )
-    say("A database is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds this;")
-    say("a Kafka cluster is kafka://HOST:PORT; a folder is ./NAME. Of a password the file gets a reference only.")
+    say_wrapped(
+        "A database is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds this;"
+        " a Kafka cluster is kafka://HOST:PORT; a folder is ./NAME. Of a password the file gets a reference only."
+    )
     source = source or typer.prompt("What to capture from")
     target = target or typer.prompt("What to apply or publish to")
     formats = formats_of(place_of(target, "--target"), places.capture)
@@ -231,7 +233,9 @@ def _show(found: Proposal, path: Path) -> None:
             print_with_margin("in the way  ", printable(str(fault)))
     _show_grants(found)
     if plan.target.plain_role:
-        say("Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is none.")
+        say_wrapped(
+            "Changes would be applied as a superuser; `penstock plan --print-sql` prints a role that is not one."
+        )
     say(f"wrote {path}")
     for variable in found.variables:
         whose, _, what = variable.lower().partition("_")

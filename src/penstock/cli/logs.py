@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from rich.status import Status
 
-from penstock.cli.console import err, out, print_json
+from penstock.cli.console import err, out, print_json, print_with_margin
 from penstock.events import Event, logger
 
 _LIVE = frozenset(
@@ -82,7 +82,7 @@ class _Lines(logging.Handler):
         console = out if record.levelno < logging.WARNING or self._live is not None else err
         # A person sees which day it is; what is kept in a file has to say.
         at = f"{datetime.fromtimestamp(record.created, UTC):%H:%M:%S}" if self._live is not None else _time(record)
-        console.print(f"{at} {record.levelname:<7} {text}", markup=False, style=style)
+        print_with_margin(f"{at} {record.levelname:<7} ", text, style=style, console=console)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -32,7 +32,7 @@ _OWN = re.compile(
 
 
 def show(found: Plan, *, detail: bool = False) -> None:
-    """Print a plan; in `detail` with each step, and the SQL of what is not brought."""
+    """Print a plan; in `detail` with each step, and the SQL of what is not copied."""
     say(f"tables to capture: {len(found.tables)}")
     for rule in found.rules:
         say(f"  {rule}")
@@ -89,7 +89,7 @@ def verdict(found: Plan) -> str:
                 f"{n} at the {side}" for side, n in zip(("source", "target"), missing, strict=True) if n
             )
             parts.append(f"{count(sum(missing), 'grant')} {are(sum(missing))} missing ({where}){more}")
-        return f"not ready: {'; '.join(parts)}; mend that, then run `penstock plan` again"
+        return f"not ready: {'; '.join(parts)}; fix that, then run `penstock plan` again"
     if found.left_out:
         number = len(found.left_out)
         ready = f"ready but for {count(number, 'table')}, which {are(number)} left out{more}"
@@ -141,8 +141,10 @@ def _show_plain_role(lines: Sequence[str], *, detail: bool) -> None:
         return
     what = "changes are applied as a superuser: what tables and types of the target call may do anything;"
     if not detail:
-        print_with_margin("  note: ", f"{what} --detail prints SQL for a role that is none", style="yellow")
+        print_with_margin("  note: ", f"{what} --detail prints SQL for a role that is not one", style="yellow")
         return
-    print_with_margin("  note: ", f"{what} this makes a role that is none, for the connection's url:", style="yellow")
+    print_with_margin(
+        "  note: ", f"{what} this makes a role that is not one, for the connection's url:", style="yellow"
+    )
     for line in lines:
         say(f"    {printable(line)};")

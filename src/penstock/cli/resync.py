@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, say_wrapped, warn
 from penstock.cli.groups import takes_groups
 from penstock.cli.verify import compare
 from penstock.errors import ConfigError
@@ -78,7 +78,7 @@ def resync(
     changes of them.
     """
     if every == bool(tables):
-        raise ConfigError("say which tables to bring, or --all for a new first copy of every one")
+        raise ConfigError("name the tables to resync, or use --all for a new first copy of every table")
     from penstock.pipeline.pipeline import Pipeline
 
     pipeline = open_file(file, master=master)
@@ -102,7 +102,7 @@ def _empty(pipeline: Pipeline, options: ChangingOptions, *, json: bool) -> None:
         return
     if not options.yes:
         if json or not sys.stdin.isatty():
-            raise ConfigError("nobody is there to be asked whether to empty tables", do="say --yes")
+            raise ConfigError("cannot ask whether to empty tables: there is no terminal", do="say --yes")
         if plan.makes_set_anew:
             say("the capture set was copied here from another place, and is made anew")
         _show(plan.emptying, "to be emptied", plan.target)
@@ -137,7 +137,7 @@ def _publish_anew(publication: Publication, tables: Sequence[str], options: Publ
         return
     for what, found in told:
         if found:
-            say(f"{count(len(found), 'table')} {what}: {_listed(found)}")
+            say_wrapped(f"{count(len(found), 'table')} {what}: {_listed(found)}")
 
 
 def _listed(tables: Collection[TableName]) -> str:
@@ -151,7 +151,7 @@ def _as_json(emptying: Emptying) -> dict[str, object]:
 
 def _show(emptying: Emptying, what: str, target: str) -> None:
     names = ", ".join(str(table) for table in emptying.tables) or "none"
-    say(f"{what} at the target ({target}): {count(len(emptying.tables), 'table')}: {names}")
+    say_wrapped(f"{what} at the target ({target}): {count(len(emptying.tables), 'table')}: {names}")
     if emptying.errors:
         errors = count(emptying.errors, "transaction")
         warn(f"note: {errors} in the error queue, forgotten: the new copy holds what the source made of them")

@@ -46,7 +46,7 @@ def _show(done: Plan) -> None:
     for line in left_out_lines(done):
         warn(line)
     if done.left_out:
-        warn("mend that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
+        warn("fix that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")
     else:

@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, print_rows, say, warn
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    open_file,
+    out,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+    say_wrapped,
+    warn,
+)
 from penstock.errors import ConfigError, PenstockError, RetryableError
-from penstock.text import count, duration, printable, size, time_text
+from penstock.text import count, duration, printable, short_time, size, time_text
 
 if TYPE_CHECKING:
     from penstock.apply.detail import Detail, ParameterDetail, TableDetail
@@ -74,7 +85,7 @@ def status(
         )
         return
     if detail and not isinstance(pipeline, Pipeline):
-        raise ConfigError("--detail: the pipeline publishes, and has no apply process to tell of")
+        raise ConfigError("--detail is for pipelines that apply, and this one publishes", do="leave --detail out")
 
     def look() -> tuple[Status, Detail | None]:
         more = pipeline.detail() if detail and isinstance(pipeline, Pipeline) else None
@@ -117,13 +128,13 @@ def _check(pipeline: Pipeline | Publication, *, max_lag_s: float, max_errors: in
     except ConfigError:
         raise
     except PenstockError as exc:
-        wrong = [Problem(ProblemKind.UNKNOWN, f"where the pipeline stands cannot be told: {exc}")]
+        wrong = [Problem(ProblemKind.UNKNOWN, f"cannot tell where the pipeline stands: {exc}")]
     if json:
         plain = {} if found is None else found.to_json()
         print_json({"ok": not wrong, "problems": [one.to_json() for one in wrong], **plain})
     else:
         for one in wrong:
-            say(printable(one.text))
+            say_wrapped(printable(one.text))
     if wrong:
         raise typer.Exit(1)
 
@@ -148,7 +159,7 @@ def show_detail(more: Detail) -> None:
     if more.tables:
         say("")
         print_rows(
-            ["table", "copied at", "changes", "errors", "conflicts resolved"],
+            ["table", "copied at", "changes", "errors", "resolved"],
             [
                 [table.table, _copied(table), sum(table.changes.values()), table.errors, table.conflicts]
                 for table in more.tables
@@ -170,7 +181,7 @@ def _copied(table: TableDetail) -> str:
 
 def _set(one: ParameterDetail) -> str:
     assert one.set_at is not None
-    return f"by {one.set_by} at {time_text(one.set_at)}"
+    return f"by {one.set_by}, {short_time(one.set_at)}"
 
 
 def show(found: Status, *, detail: bool = False) -> None:
@@ -183,7 +194,7 @@ def show(found: Status, *, detail: bool = False) -> None:
         print_facts([("pipeline", f"{found.pipeline}, {found.state}: {what}")])
         return
     facts: list[tuple[str, object]] = [
-        ("pipeline", f"{found.pipeline}, {found.state}"),
+        ("pipeline", f"{found.pipeline}, {found.state}{_run(found)}"),
         ("consistent up to", _consistent(found)),
         ("lag", _lag(found)),
         ("backlog", "unknown" if found.source_lost is not None else _backlog(found)),
@@ -207,6 +218,13 @@ def show(found: Status, *, detail: bool = False) -> None:
     ]
     facts += [("log held by", open_text(one, datetime.now(UTC))) for one in found.open_transactions]
     print_facts(facts)
+
+
+def _run(found: Status) -> str:
+    """Since when a run is at work, and where."""
+    if found.started_at is None:
+        return ""
+    return f" since {time_text(found.started_at)} (pid {found.pid} on {printable(found.host or '')})"
 
 
 def _consistent(found: Status) -> str:

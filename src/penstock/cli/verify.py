@@ -17,7 +17,7 @@ from penstock.cli.console import (
     out,
     print_json,
     print_rows,
-    say,
+    say_wrapped,
     warn,
 )
 from penstock.text import count, how_far, printable
@@ -96,19 +96,21 @@ def show(result: VerifyResult) -> None:
     print_rows(["table", "rows", "verdict"], [[str(t.table), f"{t.rows:,}", _verdict(t)] for t in result.tables])
     for table in result.tables:
         for line in [*_differences(table), *_queued(table)]:
-            say(line)
+            say_wrapped(line)
     for line in (*result.unchecked, *map(str, result.unseen)):
-        say(f"not compared: {line}")
+        say_wrapped(f"not compared: {line}")
     if any(table.differing for table in result.tables):
         # One that other processes fill, too, is refused by its name.
         differing = " ".join(shlex.quote(str(table.table)) for table in result.tables if table.differing)
-        say(f"source and target differ; `penstock resync {differing}` brings what differs")
+        say_wrapped(f"source and target differ; `penstock resync {differing}` fixes what differs")
     elif result.unchecked:
-        say(f"what was compared is identical, but {count(len(result.unchecked), 'table')} could not be compared")
+        say_wrapped(
+            f"what was compared is identical, but {count(len(result.unchecked), 'table')} could not be compared"
+        )
     elif result.unseen:
-        say("all rows are identical; what lies beside them was not compared, see above")
+        say_wrapped("all rows are identical; what lies beside them was not compared, see above")
     else:
-        say("source and target identical")
+        say_wrapped("source and target identical")
 
 
 def as_json(result: VerifyResult) -> dict[str, object]:

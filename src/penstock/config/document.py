@@ -34,7 +34,7 @@ class Document:
         reported: Settings whose faults a check has reported; what their types say of them is not reported again.
 
     Raises:
-        ConfigError: The text is no YAML, or no mapping; the message begins with `name` and a line.
+        ConfigError: The text is not YAML, or no mapping; the message begins with `name` and a line.
     """
 
     def __init__(self, text: str, name: str) -> None:

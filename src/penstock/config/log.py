@@ -24,7 +24,7 @@ class LogConfig(ConfigPart):
     @model_validator(mode="after")
     def _warns_first(self) -> LogConfig:
         if self.give_up_gb is not None and self.give_up_gb <= self.warn_gb:
-            raise ValueError("give_up_gb must be more than warn_gb, so that somebody is told before")
+            raise ValueError("give_up_gb must be more than warn_gb, so that the warning comes first")
         return self
 
     @property

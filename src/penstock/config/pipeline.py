@@ -48,7 +48,7 @@ class PipelineConfig(ConfigPart):
     def _are_spark_settings(cls, settings: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
         for name in settings:
             if name != "master" and not name.startswith("spark."):
-                raise ValueError(f"{name!r} is none of Spark's settings, whose names begin with 'spark.'")
+                raise ValueError(f"{name!r} is not one of Spark's settings, whose names begin with 'spark.'")
         return settings
 
     def with_folder(self, folder: Path) -> PipelineConfig:

@@ -112,7 +112,7 @@ def play(
         file.write_text(_FILE)
         _make_role(file, copy)
         os.environ["PENSTOCK_DEMO_COPY_URL"] = copy.url(user=_ROLE)
-        teller.tell(f"penstock plan: role {_ROLE!r}, made by the lines that it prints, is no superuser, and applies")
+        teller.tell(f"penstock plan: role {_ROLE!r}, made by the lines that it prints, is not a superuser, and applies")
         pipeline = open_pipeline(load(file))
         assert isinstance(pipeline, Pipeline)
         pipeline.setup()

@@ -33,12 +33,12 @@ _SHORTEST = 4
 def masked_file(text: str) -> str:
     """Return the text of a pipeline file as YAML without secrets, without comments, and without constants in SQL.
 
-    A file that is no YAML is left out: a secret may stand anywhere in it.
+    A file that is not YAML is left out: a secret may stand anywhere in it.
     """
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
-        return "# the file is no YAML, so it is left out\n"
+        return "# the file is not YAML, so it is left out\n"
     if not isinstance(data, dict):
         return "# the file holds no settings\n"
     return yaml.safe_dump(_masked(data, ()), sort_keys=False, allow_unicode=True)

@@ -33,7 +33,7 @@ class Address:
         host = host[1:-1] if is_bracketed else host
         if not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in host and not is_bracketed):
             raise ConfigError(
-                f"{option} {text!r} is no address",
+                f"{option} {text!r} is not an address",
                 do="write HOST:PORT, [IPV6]:PORT, or only :PORT for this machine alone",
             )
         return cls(host or LOOPBACK, int(port))

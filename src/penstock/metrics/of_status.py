@@ -48,7 +48,7 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Status], float | None]]] = (
     ),
     (
         "penstock_attention",
-        "Faults that a person has to mend; `penstock status` names them.",
+        "Faults that a person has to fix; `penstock status` names them.",
         lambda s: len(s.attention),
     ),
     (

@@ -90,7 +90,7 @@ def _method_faults(resolver: Resolver, schema: TableSchema) -> Iterator[tuple[st
             yield "delta needs the names of its columns", "write columns: [...]"
         for name in resolver.columns or ():
             if schema.by_name[name].logical.kind not in _NUMBERS:
-                yield f"delta: column {name!r} is {schema.by_name[name].type}, which is no number", "leave it out"
+                yield f"delta: column {name!r} is {schema.by_name[name].type}, which is not a number", "leave it out"
 
 
 def _has_order(column: Column) -> bool:

@@ -23,7 +23,7 @@ from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
-from penstock.apply.ledger import ProcessState, StopRequest
+from penstock.apply.ledger import ProcessState, RunPlace, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.table_counts import TableOp
 from penstock.apply.target import Unfollowed
@@ -303,6 +303,9 @@ class TargetLedger(Ledger, CopyLedger, Protocol):
 
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
+
+    def run_place(self) -> RunPlace | None:
+        """Where the run of the process is; None where there is none, or nobody can tell."""
 
     def parameters(self) -> Mapping[str, str]:
         """Return the texts of the parameters that were set, by name; see `apply.parameters`."""

@@ -44,9 +44,9 @@ def kind_of_failure(retried: Retried) -> str:
     if retried.failure is None:
         return "not tried" if retried.outcome == "waits" else "other reasons"
     error = retried.failure.error
-    # "table public.orders", and what else it may be about.
+    # "table 'public.orders'", and what else it may be about.
     table = error.where.split(",")[0].removeprefix("table ")
-    return f"{error.number or error.code or ''} {table}".strip()
+    return f"error {error.number or error.code or 'unknown'} {table}".strip()
 
 
 def failures_in_short(failed: Sequence[Retried]) -> str:

@@ -150,6 +150,7 @@ class Pipeline(Capturing):
                     process,
                     SourceState(lost=str(exc)),
                     is_running=ledger.is_running(),
+                    place=ledger.run_place(),
                     copied=list(copied.values()),
                 )
 
@@ -184,6 +185,7 @@ class Pipeline(Capturing):
                     ],
                 ),
                 is_running=ledger.is_running(),
+                place=ledger.run_place(),
                 copied=[copied[name] for name in followed if name in copied],
             )
 

@@ -181,7 +181,9 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     if plan.recommended:
         lines += ["-- recommended grants, without which `cutover` is refused", *(f"{sql};" for sql in plan.recommended)]
     if plan.plain_role:
-        lines.append("-- changes are applied as a superuser; this makes a role that is none, for the connection's url:")
+        lines.append(
+            "-- changes are applied as a superuser; this makes a role that is not one, for the connection's url:"
+        )
         lines += [f"--   {printable(line)};" for line in plan.plain_role]
     all_steps = plan.steps if plan.printed is None else plan.printed
     if not all_steps:

@@ -198,7 +198,7 @@ def _matching(patterns: Sequence[str], tables: Collection[TableName], *, where: 
         pattern = TablePattern.parse(text)
         meant = {name for name in tables if pattern.matches(name)}
         if not meant:
-            what = f"the pattern {text!r} means no table that the pipeline publishes"
+            what = f"the pattern {text!r} matches no table that the pipeline publishes"
             raise OperatorError(what + nearest_table(text, tables), where=where, do="`penstock plan` lists them")
         found |= meant
     return sorted(found)

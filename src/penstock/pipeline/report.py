@@ -233,7 +233,7 @@ def redacted_error(error: Exception) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     kind = type(error).__name__
-    return PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")
+    return PenstockError(f"an unexpected error ended the run: {kind}", do="its traceback says where")
 
 
 def tell_failed(error: PenstockError) -> None:
@@ -257,7 +257,8 @@ def describe(progress: Progress, *, lag: str | None = None, rate: float | None =
         parts.append(f"lag {lag}")
     if not publishes and (progress.errors or progress.in_queue):
         held = f", {progress.held:,} of them waiting behind others" if progress.held else ""
-        parts.append(f"{count(progress.errors, 'error')} ({progress.in_queue:,} in the error queue{held})")
+        queued = f"{progress.in_queue:,} in the error queue{held}"
+        parts.append(f"{count(progress.errors, 'error')} ({queued})" if progress.errors else queued)
     if rate is not None:
         parts.append(f"{rate:,.0f}/s")
     parts += [count(progress.transactions, "transaction"), count(progress.changes, "change")]

@@ -26,7 +26,7 @@ class SetupPlanner:
         self._check = check
 
     def table_faults(self) -> Mapping[TableName, Sequence[PenstockError]]:
-        """What keeps single tables from being set up, by their names at the target; what a GRANT mends is left out."""
+        """What keeps single tables from being set up, by their names at the target; what a GRANT fixes is left out."""
         plan = self._whole_plan(adopt=False, capture_fault=lambda: None)
         found: dict[TableName, list[PenstockError]] = {}
         for side in (plan.source, plan.target):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, RunPlace
 from penstock.change import TableName
 from penstock.events import SourceFacts
 from penstock.history import NOTHING_HELD, ConsumerState, LogHold, OpenTransaction
@@ -49,9 +49,11 @@ class Status:
         state: See `PipelineState`; aborted means by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
         error: The error that made it abort.
+        started_at, host, pid: When the run began that is at work now, on which machine and as which process; nothing
+            while none runs, and of a pipeline that publishes.
         stopped_at, reason: When the last run stopped, and why; nothing while it runs.
         refused: Why the next run would be refused: source or target have another history.
-        attention: Faults that the user has to mend before changes can be captured, or applied: a line each.
+        attention: Faults that the user has to fix before changes can be captured, or applied: a line each.
         consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         consumer_id: The pipeline's own among them.
         publishes_to: The archive that changes are published to; None where they are applied.
@@ -91,6 +93,9 @@ class Status:
     consumer_id: str = ""
     waiting: Sequence[TableName] = ()
     on_hold: int = 0
+    started_at: datetime | None = None
+    host: str | None = None
+    pid: int | None = None
 
     @property
     def consistent_but_for(self) -> int:
@@ -108,7 +113,7 @@ class Status:
         plain = asdict(self)
         own_id = plain.pop("consumer_id")
         plain["consumers"] = [_plain_consumer(consumer, own_id) for consumer in self.consumers]
-        for name in ("consistent_at", "stopped_at", "recorded_until"):
+        for name in ("consistent_at", "started_at", "stopped_at", "recorded_until"):
             plain[name] = plain[name].isoformat() if plain[name] else None
         plain["consistent_but_for"] = self.consistent_but_for
         plain["waiting"] = [str(table) for table in self.waiting]
@@ -218,11 +223,18 @@ class SourceState:
 
 
 def status_of(
-    pipeline: str, process: ProcessState | None, source: SourceState, *, is_running: bool, copied: Collection[Scn]
+    pipeline: str,
+    process: ProcessState | None,
+    source: SourceState,
+    *,
+    is_running: bool,
+    copied: Collection[Scn],
+    place: RunPlace | None = None,
 ) -> Status:
     """Put together what the ledger and the source say.
 
     Args:
+        place: Where the run is, if one is at work.
         copied: The positions that tables were copied at.
     """
     backlog = source.backlog
@@ -290,6 +302,9 @@ def status_of(
         open_transactions=source.hold.open,
         waiting=source.waiting,
         on_hold=process.on_hold if process else 0,
+        started_at=process.status_at if process is not None and place is not None and is_running else None,
+        host=place.host if place is not None else None,
+        pid=place.pid if place is not None else None,
     )
 
 

@@ -74,7 +74,7 @@ def switch(
     first = leaves.mark()
     progress = run()
     if stop.is_set():
-        what = "told to stop before the switch; nothing was changed"
+        what = "stopped before the switch; nothing was changed"
         raise OperatorError(what, where=before.source.label, do="switch again")
     if progress.ended_by is not None:
         what = f"the last run from the former source ended before all was applied: {progress.ended_by}"
@@ -83,7 +83,7 @@ def switch(
         state = ledger.acquire(before.config.capture.name, lanes=1)
         _refuse_errors(ledger, before)
         if state.high_watermark > state.low_watermark:
-            what = "another run has begun to apply meanwhile, and was broken off"
+            what = "another run has begun to apply meanwhile, and was stopped"
             raise OperatorError(what, where=before.target.label, do="switch again, and let nothing else run")
         left = leaves.hand_over(state.low_watermark, first)
         # Not earlier: a table may have been made while the last run was at work.

@@ -67,14 +67,14 @@ class PythonStep:
             raise OperatorError(
                 f"{self.place}{self.name!r} failed: {type(exc).__name__}{_line_of(exc)}",
                 where=f"table {self.table}",
-                do="mend the function, then run again",
+                do="fix the function, then run again",
             ) from None
         values = self._checked(rows, made)
         faults = {
             index: OperatorError(
                 f"{self.place}{self.name!r} made a text with a zero byte (NUL), which no database keeps",
                 where=f"table {self.table}",
-                do="mend the function",
+                do="fix the function",
             )
             for column in values.values()
             for index in rows_with_nul(column)
@@ -94,7 +94,7 @@ class PythonStep:
             wrong = f"returned {made.schema.field(odd[0]).type}, not text, for the column {odd[0]!r}" if odd else ""
         if wrong or not isinstance(made, pa.Table):
             raise OperatorError(
-                f"{self.place}{self.name!r} {wrong}", where=f"table {self.table}", do="mend the function"
+                f"{self.place}{self.name!r} {wrong}", where=f"table {self.table}", do="fix the function"
             )
         return {name: _array(made.column(name).cast(pa.string())) for name in rows.column_names}
 

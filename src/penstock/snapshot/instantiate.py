@@ -226,14 +226,15 @@ class Instantiator:
             )
 
     def _copy(self, chunks: Sequence[Chunk], source: CopySource, stop: threading.Event) -> bool:
-        self._listener.copying(len(chunks), len({chunk.table for chunk in chunks}))
+        listener = self._listener if any(chunk.size_bytes != 0 for chunk in chunks) else _Unheard()
+        listener.copying(len(chunks), len({chunk.table for chunk in chunks}))
         work: list[Work] = [(bundle, source) for bundle in bundles(_by_turns(chunks))]
         step = self._jobs.at_once
         while work:
             if stop.is_set():
                 return False
             try:
-                self._jobs.copy(work[:step], self._listener)
+                self._jobs.copy(work[:step], listener)
             except TableError as exc:
                 if self._tell_left_out is None or not (work := without(exc.table, work)):
                     raise
@@ -242,6 +243,16 @@ class Instantiator:
             else:
                 work = work[step:]
         return True
+
+
+class _Unheard:
+    """Implements `CopyListener` for a copy without rows: a log of changes has none, and an empty table has none."""
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """Say nothing."""
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """Say nothing."""
 
 
 def without(table: tuple[str, str], work: Sequence[Work]) -> list[Work]:

@@ -34,7 +34,7 @@ def refuse_gaps(names: Sequence[str], where: str) -> None:
         raise OperatorError(
             f"the first file is {names[0]}: those before it, which Penstock has published, are missing",
             where=where,
-            do="bring them: they hold the rows of the first copy, or changes",
+            do="add them: they hold the rows of the first copy, or changes",
         )
     series: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for name in names:
@@ -48,7 +48,7 @@ def refuse_gaps(names: Sequence[str], where: str) -> None:
             raise OperatorError(
                 f"between file {before} and file {after} number {number + 1} is missing",
                 where=where,
-                do="bring it: files are read in the order of their names, and none is read later",
+                do="add it: files are read in the order of their names, and none is read later",
             )
 
 

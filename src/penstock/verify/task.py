@@ -162,7 +162,7 @@ class Comparer:
                 # Rows of two ranges have exchanged a unique value: they can only go together.
                 return self.repair(replace(compared, chunk=replace(compared.chunk, after=None, upto=None)))
             raise OperatorError(
-                f"cannot bring rows of table {compared.target.name}: {exc.what}",
+                f"cannot repair rows of table {compared.target.name}: {exc.what}",
                 where=self.target.label,
                 do="nothing of this range was changed; have the target take what the source holds (a constraint, a"
                 " trigger or a rule of its own may keep it away), and try again",

@@ -47,7 +47,7 @@ def read_edit(form: Mapping[str, str], transaction: Transaction) -> EntryEdit | 
 
 def _number(text: str) -> int:
     if not (text.isdecimal() and len(text) < 10):
-        raise ConfigError("the form leaves out what is no change", do="load the page again")
+        raise ConfigError("the form leaves out what is not a change", do="load the page again")
     return int(text)
 
 

@@ -112,7 +112,7 @@ async def read_form(request: Request, *, most: int, too_large: str) -> dict[str,
     except TimeoutError:
         raise HTTPException(408, "The form did not arrive whole.") from None
     except ValueError:
-        raise HTTPException(400, "This is no form of this page.") from None
+        raise HTTPException(400, "This is not a form of this page.") from None
 
 
 def _assets() -> list[Path]:

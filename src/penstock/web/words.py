@@ -89,7 +89,7 @@ def copy_progress(seen: Observation | None) -> CopyBar | None:
 def problems_of(seen: Observation) -> list[Problem]:
     """What is wrong, a line each, the worst first."""
     if seen.status is None:
-        return [Problem(ProblemKind.UNKNOWN, f"where the pipeline stands cannot be told: {seen.lost}")]
+        return [Problem(ProblemKind.UNKNOWN, f"cannot tell where the pipeline stands: {seen.lost}")]
     return list(problems(seen.status, max_lag_s=300, max_errors=0))
 
 

@@ -158,7 +158,7 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
     """A source of the user's own.
 
     Raises:
-        ConfigError: It cannot be loaded, or what it makes is no source.
+        ConfigError: It cannot be loaded, or what it makes is not a source.
     """
     do = "name a class or function as module:name, in one file beside the pipeline file or in what is installed"
     try:
@@ -177,7 +177,7 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
             what = f"{capture.place}{capture.source!r} failed: {type(exc).__name__}: {exc}"
             raise ConfigError(what, do="it is called with a penstock.storage.Storage") from exc
         if not isinstance(source, SourceWithCopies):
-            what = f"{capture.place}{capture.source!r} made {type(source).__name__}, which is no source"
+            what = f"{capture.place}{capture.source!r} made {type(source).__name__}, which is not a source"
             raise ConfigError(
                 what, do="return a penstock.sources.recorded.RecordedConnector, or another SourceWithCopies"
             )

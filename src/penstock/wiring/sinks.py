@@ -21,7 +21,7 @@ def _archive(name: str, storage: Storage, publish: PublishConfig) -> ArchiveSink
 FOLDER_SINKS: Mapping[str, Callable[[str, Storage, PublishConfig], Sink]] = {
     **{encoding.value: _archive for encoding in Encoding},
 }
-"""By `publish.format`, those that are no change events: what publishes a pipeline of this name to a folder."""
+"""By `publish.format`, those that are not change events: what publishes a pipeline of this name to a folder."""
 
 
 def published_to(config: PipelineConfig, database: str | None) -> Sink:

@@ -94,7 +94,7 @@ class OldFile:
         if value is None:
             return None
         if not (value.isascii() and value.isdigit()):
-            raise ConfigError(f"{key} is no whole number", where=self.name, do="write one in digits")
+            raise ConfigError(f"{key} is not a whole number", where=self.name, do="write one in digits")
         return int(value)
 
     def take_below(self, prefix: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ def test_a_pooler_that_refuses_settings_is_named_with_what_to_write(database: st
     with PgBouncer(database, "session", takes_options=False) as pooler, pytest.raises(OperatorError) as caught:
         connect(pooler.url(), "test")
     said = str(caught.value)
-    assert "a pooler (PgBouncer, pgcat, RDS Proxy or the like) takes no settings along" in said
+    assert "a pooler (PgBouncer, pgcat, RDS Proxy or the like) does not pass settings on" in said
     assert "ignore_startup_parameters = options,extra_float_digits" in said
 
 
@@ -89,7 +89,7 @@ def test_a_pooler_that_refuses_settings_is_named_with_what_to_write(database: st
 def test_other_poolers_that_refuse_settings_are_named_too(text: str) -> None:
     error = module._connect_error(psycopg.OperationalError(text), "postgresql://app@db.invalid/shop")
     assert type(error) is OperatorError
-    assert "takes no settings along" in error.what
+    assert "does not pass settings on" in error.what
 
 
 def test_a_server_itself_is_asked_once(database: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,22 @@ def test_a_header_may_be_json_and_the_last_of_a_name_counts() -> None:
     assert read('{"topic":"t","value":null,"headers":null}').headers == ()
 
 
+def test_what_kcat_writes_is_read() -> None:
+    record = read(
+        '{"topic":"t","partition":1,"offset":42,"tstype":"create","ts":1700000000000,"broker":0,'
+        '"headers":["a","x","b",null],"key":"{\\"id\\":1}","payload":"{\\"op\\":\\"c\\"}"}'
+    )
+
+    assert (record.partition, record.offset, record.headers) == (1, 42, (("a", b"x"), ("b", None)))
+    assert (record.key, record.value) == (b'{"id":1}', b'{"op":"c"}')
+    assert read('{"topic":"t","key":"k","payload":null}').value is None
+
+
+def test_a_file_of_values_alone_is_refused_with_a_way_to_get_whole_records() -> None:
+    with pytest.raises(MalformedInputError, match=r"a record has no topic.*`kcat -C -J -e -t TOPIC` writes"):
+        read('{"before":null,"after":{"id":1},"op":"c"}')
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -62,6 +78,7 @@ def test_a_header_may_be_json_and_the_last_of_a_name_counts() -> None:
         *('{"topic":"t","value":null} x', '{"topic":"t","value":null,}', '{"topic":"t" "value":null}', "{1:2}"),
         *('{"topic":"t","topic":"u","value":null}', '{"topic":"t","value":null,"partition":"0"}', "\x00"),
         *('{"topic":"t","value":null,"offset":1.5}', '{"topic":"t","value":null,"headers":7}'),
+        *('{"topic":"t","value":null,"headers":["a"]}', '{"topic":"t","value":null,"headers":["a","x","b"]}'),
         *('{"topic":"t","value":null,"headers":[7]}', '{"topic":"t","value":null,"headers":[[1,"x"]]}'),
         '{"topic":"t","value":' + "[" * 100_000,
     ],

@@ -28,12 +28,12 @@ ENTITY = (
 BOMB = "".join(f'<!ENTITY x{n} "{f"&x{n - 1};" * 10}">' for n in range(1, 10))
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "cut in an element": (GOOD.encode()[:-40], "the message is no XML"),
-    "cut in the declaration": (GOOD.encode()[:10], "the message is no XML"),
-    "empty": (b"", "the message is no XML"),
-    "bytes": (bytes(range(256)), "the message is no XML"),
+    "cut in an element": (GOOD.encode()[:-40], "the message is not XML"),
+    "cut in the declaration": (GOOD.encode()[:10], "the message is not XML"),
+    "empty": (b"", "the message is not XML"),
+    "bytes": (bytes(range(256)), "the message is not XML"),
     "other root": (b"<html><body/></html>", "not <sql>"),
-    "element never closed": (GOOD.encode().replace(b"</row>", b""), "the message is no XML"),
+    "element never closed": (GOOD.encode().replace(b"</row>", b""), "the message is not XML"),
     "external entity": (
         ENTITY.format('<!ENTITY x SYSTEM "file:///etc/passwd">').encode(),
         "declares a document type; no entity is resolved",
@@ -46,7 +46,7 @@ BAD: dict[str, tuple[bytes, str]] = {
         ENTITY.format(f'<!ENTITY x0 "ha">{BOMB}<!ENTITY x "&x9;">').encode(),
         "declares a document type; no entity is resolved",
     ),
-    "entity that is not declared": (GOOD.replace(">8<", ">&x;<", 1).encode(), "the message is no XML"),
+    "entity that is not declared": (GOOD.replace(">8<", ">&x;<", 1).encode(), "the message is not XML"),
     "base64 of another alphabet": (
         message("8", row("INSERT", '<col name="name" encoding="base64">AP-_</col>', 21, "8")).encode(),
         "not padded Base64 of the standard alphabet",
@@ -61,13 +61,13 @@ BAD: dict[str, tuple[bytes, str]] = {
     ),
     "half of a surrogate pair": (
         message("8", row("INSERT", '<col name="name" encoding="base64">7aCA</col>', 21, "8")).encode(),
-        "the value of column 'name' has half of a surrogate pair, which is no text",
+        "the value of column 'name' has half of a surrogate pair, which is not text",
     ),
     "half of a surrogate pair in an old image": (
         message(
             "8", row("UPDATE", cols(id="8"), 21, "8", old='<col name="name" encoding="base64">7aCA</col>')
         ).encode(),
-        "the value of column 'name' has half of a surrogate pair, which is no text",
+        "the value of column 'name' has half of a surrogate pair, which is not text",
     ),
     "insert without columns": (
         message("8", row("INSERT", "", 21, "8")).encode(),
@@ -93,12 +93,12 @@ BAD: dict[str, tuple[bytes, str]] = {
     ),
     "latin-1 that says it is UTF-8": (
         message("8", row("INSERT", '<col name="name">é</col>', 21, "8")).encode("latin-1"),
-        "the message is no XML",
+        "the message is not XML",
     ),
-    "UTF-16 that says it is UTF-8": (GOOD.encode("utf-16-le"), "the message is no XML"),
-    "control character": (GOOD.replace(">8<", ">\x01<", 1).encode(), "the message is no XML"),
-    "U+0000": (GOOD.replace(">8<", ">&#x0;<", 1).encode(), "the message is no XML"),
-    "two roots": (GOOD.encode() + b"<sql/>", "the message is no XML"),
+    "UTF-16 that says it is UTF-8": (GOOD.encode("utf-16-le"), "the message is not XML"),
+    "control character": (GOOD.replace(">8<", ">\x01<", 1).encode(), "the message is not XML"),
+    "U+0000": (GOOD.replace(">8<", ">&#x0;<", 1).encode(), "the message is not XML"),
+    "two roots": (GOOD.encode() + b"<sql/>", "the message is not XML"),
 }
 
 

@@ -458,8 +458,8 @@ BAD = [
     (message("8", put_in(1, 21, "8"), row("EXPLODE", cols(id="1"), 22, "8")), "the action 'EXPLODE' of a row"),
     (message("8", put_in(1, 21, "8"), row("INSERT", cols(id="secret"), 22, "8")), "the value of column 'id'"),
     (message("8", row("UPDATE", cols(id="1"), 21, "8")), "an UPDATE has no oldContent"),
-    (message("8", put_in(1, 21, "8"))[:-40], "the message is no XML"),
-    ("", "the message is no XML"),
+    (message("8", put_in(1, 21, "8"))[:-40], "the message is not XML"),
+    ("", "the message is not XML"),
     ('<!DOCTYPE sql [<!ENTITY x "y">]><sql/>', "declares a document type"),
     (message("8", put_in(1, 21, "8"), "x" * 20_000), "more than 20,000 bytes"),
     (

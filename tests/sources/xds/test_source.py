@@ -237,7 +237,7 @@ def test_a_document_that_is_put_aside_has_told_of_no_rows_of_child_tables(folder
 
 
 NOT_READ = [
-    ("<nds", "document 2.xml: the document is no XML"),
+    ("<nds", "document 2.xml: the document is not XML"),
     ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "document 2.xml: the document declares a document type"),
     (
         '<?xml version="1.0" encoding="Shift_JIS"?><nds><input/></nds>',
@@ -267,7 +267,7 @@ NOT_READ = [
     ),
     (
         document_of([ADD.format(1, added("shoe", "1"))]).decode(),
-        "document 2.xml, event 1: an attribute is no column",
+        "document 2.xml, event 1: an attribute is not a column",
     ),
 ]
 
@@ -341,7 +341,7 @@ def test_an_association_names_a_table_in_any_case_and_a_table_that_is_left_out_i
     assert [row[:3] for row in folder.read()] == [(1, "delete", "usr"), (2, "gap", "usr")]
     told = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
     assert told == [
-        f"what documents say of table hr.usr is left out, which is none of those that are followed ({folder.path})"
+        f"what documents say of table hr.usr is left out, which is not among those that are followed ({folder.path})"
     ]
 
 

@@ -70,7 +70,7 @@ class DdlLcr(Lcr):
     def set_alteration(self, wanted: Alteration) -> None:
         """Have something else done, as with `dataclasses.replace(ddl.alteration, dropped=())`."""
         if not isinstance(wanted, Alteration):
-            raise ApplyError(LCR_MALFORMED, f"an Alteration is wanted, not {type(wanted).__name__}", where=self._place)
+            raise ApplyError(LCR_MALFORMED, f"expected an Alteration, not {type(wanted).__name__}", where=self._place)
         self._alteration = wanted
 
     def set_object_owner(self, schema: str) -> None:

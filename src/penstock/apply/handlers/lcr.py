@@ -130,9 +130,9 @@ class RowLcr(Lcr):
         try:
             op = Op(command_type.lower())
         except (ValueError, AttributeError):
-            raise ApplyError(LCR_MALFORMED, f"{command_type!r} is no operation of a row") from None
+            raise ApplyError(LCR_MALFORMED, f"{command_type!r} is not an operation of a row") from None
         if op not in _SHAPES:
-            raise ApplyError(LCR_MALFORMED, f"{command_type!r} is no operation of a row")
+            raise ApplyError(LCR_MALFORMED, f"{command_type!r} is not an operation of a row")
         self._op = op
 
     def set_object_owner(self, schema: str) -> None:
@@ -230,7 +230,7 @@ class RowLcr(Lcr):
             ApplyError: It conflicts, and is not resolved, or fails; then it has done nothing.
         """
         if not isinstance(conflict_resolution, bool):
-            raise ApplyError(LCR_MALFORMED, "execute takes True or False: whether resolvers have their say")
+            raise ApplyError(LCR_MALFORMED, "execute takes True or False: whether resolvers are called")
         if self._execute is None:
             raise ApplyError(LCR_MALFORMED, "a change can be executed inside a handler only", where=self._place)
         self._execute(self, conflict_resolution)

@@ -51,7 +51,7 @@ class Steps(ABC):
 
     @abstractmethod
     def apply(self) -> None:
-        """Apply the change as it came; resolvers have their say."""
+        """Apply the change as it came; resolvers are called."""
 
     @abstractmethod
     def resolve(self) -> bool:

@@ -413,7 +413,7 @@ def _returned(function: Function, returned: Sequence[object]) -> ApplyError:
 def _ended(who: str) -> HandlerError:
     return HandlerError(
         f"{who} has committed or rolled back the transaction that it takes part in",
-        do="mend the handler; what was not committed was rolled back, and nothing is applied meanwhile",
+        do="fix the handler; what was not committed was rolled back, and nothing is applied meanwhile",
     )
 
 

@@ -65,7 +65,7 @@ class Function:
             names = ", ".join(signature.parameters)
             raise HandlerError(
                 f"{self.place}: {self.name!r} takes ({names}), and is called with {self.takes} arguments",
-                do="mend the function; nothing is applied meanwhile",
+                do="fix the function; nothing is applied meanwhile",
             ) from None
         return found
 
@@ -94,7 +94,7 @@ def _entry_point(name: str) -> Callable[..., Any]:
         raise LookupError(f"no entry point of this name in the group {ENTRY_POINTS}")
     loaded = next(iter(found)).load()
     if not callable(loaded):
-        raise TypeError(f"{name!r} is no function")
+        raise TypeError(f"{name!r} is not a function")
     function: Callable[..., Any] = loaded
     return function
 

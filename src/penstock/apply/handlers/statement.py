@@ -172,7 +172,7 @@ def parse(text: str) -> Statement:
     first = _statements(text)[0][0]
     if first not in _FIRST_WORDS:
         raise ValueError(
-            f"{text.strip()!r} is no INSERT, UPDATE, DELETE or MERGE, and no call such as :lcr.execute TRUE"
+            f"{text.strip()!r} is not an INSERT, UPDATE, DELETE or MERGE, and not a call such as :lcr.execute TRUE"
         )
     parts, binds = [""], []
     for kind, token in _tokens(text):
@@ -194,7 +194,7 @@ def _bind(token: str) -> Bind:
     if not dot and name in ATTRIBUTES:
         return Bind(BindSource.ATTRIBUTE, name)
     known = [*(f"{source}.c" for source in BindSource if source is not BindSource.ATTRIBUTE), *ATTRIBUTES]
-    raise ValueError(f"{token!r} is no value of a change{nearest(token[1:], known)}: known are :{', :'.join(known)}")
+    raise ValueError(f"{token!r} is not a value of a change{nearest(token[1:], known)}: known are :{', :'.join(known)}")
 
 
 _COUNTS = {
@@ -210,7 +210,7 @@ _COUNTS = {
 def _call(text: str) -> Call:
     found = re.fullmatch(r"\s*:lcr\s*\.\s*(\w+)(.*?);?\s*", text, re.IGNORECASE | re.DOTALL)
     if found is None:
-        raise ValueError(f"{text.strip()!r} is no call: write for example :lcr.execute TRUE")
+        raise ValueError(f"{text.strip()!r} is not a call: write for example :lcr.execute TRUE")
     name = found[1].lower()
     if name not in _COUNTS:
         raise ValueError(
@@ -221,12 +221,12 @@ def _call(text: str) -> Call:
     if name == "execute":
         said = arguments[0].upper() if len(arguments) == 1 and isinstance(arguments[0], str) else ""
         if said not in ("TRUE", "FALSE"):
-            raise ValueError(f"{text.strip()!r}: :lcr.execute says TRUE or FALSE: whether resolvers have their say")
+            raise ValueError(f"{text.strip()!r}: :lcr.execute says TRUE or FALSE: whether resolvers are called")
         return Call(name, (said,))
     if len(arguments) < least or (most is not None and len(arguments) > most):
         raise ValueError(f"{text.strip()!r}: :lcr.{name} takes {least}{' or more' if most is None else ''} arguments")
     if any(argument is None for argument in (arguments[:1] if name == "add_column" else arguments)):
-        raise ValueError(f"{text.strip()!r}: NULL is no name of a column")
+        raise ValueError(f"{text.strip()!r}: NULL is not the name of a column")
     return Call(name, arguments)
 
 

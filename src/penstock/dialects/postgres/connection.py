@@ -94,7 +94,7 @@ _REFUSALS = {
 """What libpq's text says of a server that answered and refused, and the SQLSTATE it stands for."""
 
 _NO_OPTIONS = ("unsupported startup parameter", "command-line options")
-"""What a pooler says that takes no settings along: PgBouncer, and RDS Proxy."""
+"""What a pooler says that does not pass settings on: PgBouncer, and RDS Proxy."""
 
 _sessions_of_their_own: set[str] = set()
 """Urls that lead through a pooler of which this process knows that it pools by session."""
@@ -354,7 +354,7 @@ def _connect_error(exc: psycopg.Error, url: str) -> PenstockError:
     if "failed to resolve host" in str(exc):
         reason = "no host of this name is found"
     if any(sign in str(exc) for sign in _NO_OPTIONS):
-        what = f"cannot connect: a pooler ({POOLERS}) takes no settings along: {reason}"
+        what = f"cannot connect: a pooler ({POOLERS}) does not pass settings on: {reason}"
         return OperatorError(what, where=label(url), do=INSTEAD)
     if not refused and any(sign in str(exc) for sign in _NOT_TRUSTED):
         do = "see what sslmode and sslrootcert in the url ask for, and what the server has"

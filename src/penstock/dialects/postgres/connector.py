@@ -69,7 +69,7 @@ class PostgresSetupSession(SetupSession):
         except psycopg.Error as exc:
             error = translate(exc, doing=f"take this step: {step.summary}", where=label(self._url))
             if isinstance(error, OperatorError):
-                advice = f"mend that{', or ' + step.remedy if step.remedy else ''}; {undone}"
+                advice = f"fix that{', or ' + step.remedy if step.remedy else ''}; {undone}"
                 error = OperatorError(error.what, where=error.where, do=advice)
             raise error from exc
 

@@ -164,7 +164,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
         case "55P03":
             return LockedError(what, where=where, do="try again when no transaction keeps the table for long")
         case _ if sqlstate[:2] == "22":
-            return OperatorError(what, where=where, do="a value cannot be read as what it should be; mend it")
+            return OperatorError(what, where=where, do="a value cannot be read as what it should be; fix it")
         case _ if is_retried(sqlstate):
             return RetryableError(what, where=where)
         case _:

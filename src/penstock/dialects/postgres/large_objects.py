@@ -15,7 +15,7 @@ from penstock.text import count
 BRINGS_THEM = "pg_dump --data-only -b --exclude-table-data='*.*' SOURCE | psql TARGET"
 """The command that brings them, under the ids that they have; -b is called so in all versions."""
 
-NOT_CAPTURED = f"no table holds them, and no change of them is captured; `{BRINGS_THEM}` brings them as they are then"
+NOT_CAPTURED = f"no table holds them, and no change of them is captured; `{BRINGS_THEM}` copies them as they are then"
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ def _indexes(found: Iterable[CatalogObject]) -> set[str | None]:
 def _with_root(
     found: Sequence[CatalogObject], others: Mapping[tuple[TableName | None, str, str, str], CatalogObject]
 ) -> Iterator[tuple[TableName | None, str, str, str]]:
-    """Yield what a partition has as its table has it, where that is to be mended for all of them at once."""
+    """Yield what a partition has as its table has it, where that is to be fixed for all of them at once."""
     own = {one.key: one for one in found if one.kind in ("column", "not null")}
     for one in own.values():
         root = (one.root, one.kind, one.name, "")

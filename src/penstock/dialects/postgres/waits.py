@@ -13,8 +13,9 @@ from penstock.dialects.postgres.connection import Connection, connect, label, sp
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.sessions import LockWatch
 
-_AT_WORK = """
-SELECT a.pid, substr(a.application_name, length(own.prefix) + 1) AS purpose,
+# A run's own session also says where the run is; see `target.run_lock`.
+_AT_WORK = r"""
+SELECT a.pid, regexp_replace(substr(a.application_name, length(own.prefix) + 1), ' \d+@.*$', '') AS purpose,
   extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
   CASE WHEN a.state = 'active' AND a.wait_event_type <> 'Client' THEN concat_ws(' ', a.wait_event_type, a.wait_event)
     ELSE '' END AS waits_for

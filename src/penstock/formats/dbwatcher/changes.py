@@ -105,7 +105,7 @@ def changes_of(
     Args:
         message: One that was read whole.
         tables: Definitions, from which the types of columns come. Values of columns that no definition has are their
-            text as it is, and Base64 where they are no text.
+            text as it is, and Base64 where they are not text.
         default_schema: Of rows that name none.
         first_seq: The `change_seq` of the first change of a transaction; that of a later message of one goes on.
 
@@ -297,7 +297,7 @@ def _key(text: str | None) -> int | None:
         return None
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdecimal() and len(stripped) <= 30):
-        raise MalformedInputError("a replKey is no whole number")
+        raise MalformedInputError("a replKey is not a whole number")
     return int(stripped)
 
 

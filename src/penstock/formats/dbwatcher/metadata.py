@@ -232,5 +232,5 @@ def _number(metadata: ColumnMetadata, name: str) -> int | None:
         return None
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 10):
-        raise MalformedInputError(f"{name} of column {printable(metadata.name[:60])!r} is no whole number")
+        raise MalformedInputError(f"{name} of column {printable(metadata.name[:60])!r} is not a whole number")
     return int(text)

@@ -93,7 +93,7 @@ class MessageParser:
         try:
             parser.Parse(piece, is_last)
         except expat.ExpatError as exc:
-            what = f"the message is no XML: {expat.ErrorString(exc.code)}"
+            what = f"the message is not XML: {expat.ErrorString(exc.code)}"
             if exc.code == _CUT_SHORT:
                 what += ": it is cut short, or empty"
             elif exc.code == _BEHIND_THE_END:

@@ -112,7 +112,7 @@ def text_of(value: str | bytes) -> str:
     """Return the text that a value stands for.
 
     Raises:
-        MalformedInputError: It is bytes that are no UTF-8.
+        MalformedInputError: It is bytes that are not UTF-8.
     """
     if isinstance(value, str):
         return value
@@ -120,7 +120,7 @@ def text_of(value: str | bytes) -> str:
         return value.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as exc:
         # Not from the cause, which holds the bytes.
-        raise MalformedInputError(f"the Base64 of a text is no UTF-8, from byte {exc.start} on") from None
+        raise MalformedInputError(f"the Base64 of a text is not UTF-8, from byte {exc.start} on") from None
 
 
 @lru_cache(4096)

@@ -54,7 +54,7 @@ def read_message(
         name: What messages call it.
 
     Raises:
-        MalformedInputError: It is no XML, cut short, too large, not as the grammar has it, or has an unknown command.
+        MalformedInputError: It is not XML, cut short, too large, not as the grammar has it, or has an unknown command.
             The error names line and column, and holds nothing of what was read.
     """
     properties = properties or {}

@@ -37,7 +37,7 @@ Reader: TypeAlias = Callable[[str | bytes], str]
 
 
 class UnreadableValueError(ValueError):
-    """A text is no value of its column's type; the message says why, and holds nothing of the text."""
+    """A text is not a value of its column's type; the message says why, and holds nothing of the text."""
 
 
 def writer_of(logical: LogicalType) -> Writer | None:
@@ -55,7 +55,7 @@ def writer_of(logical: LogicalType) -> Writer | None:
 def reader_of(logical: LogicalType) -> Reader:
     """Return what turns a value into canonical text of a type.
 
-    What it returns raises `UnreadableValueError` for what is no value of the type.
+    What it returns raises `UnreadableValueError` for what is not a value of the type.
     """
     if logical.is_padded:
         return _read_padded
@@ -63,7 +63,7 @@ def reader_of(logical: LogicalType) -> Reader:
 
 
 def untyped_text(value: str | bytes) -> str:
-    """Return the value of a column of which nothing is known: a text, or Base64 where the bytes are no text."""
+    """Return the value of a column of which nothing is known: a text, or Base64 where the bytes are not text."""
     if isinstance(value, str):
         return value
     try:
@@ -173,7 +173,7 @@ def _read_integer(value: str | bytes) -> str:
         return text
     found = _read_decimal(text).partition(".")
     if found[2].strip("0") or found[0] in _NOT_FINITE:
-        raise UnreadableValueError("is no whole number")
+        raise UnreadableValueError("is not a whole number")
     return found[0]
 
 
@@ -185,18 +185,18 @@ def _read_decimal(value: str | bytes) -> str:
         return text
     text = text.strip()
     if _LOOSE_NUMBER.fullmatch(text) is None:
-        raise UnreadableValueError("is no number")
+        raise UnreadableValueError("is not a number")
     try:
         return f"{Decimal(text):f}"
     except InvalidOperation:
-        raise UnreadableValueError("is no number") from None
+        raise UnreadableValueError("is not a number") from None
 
 
 def _read_float(value: str | bytes) -> str:
     text = text_of(value)
     if text in _NOT_FINITE or _LOOSE_NUMBER.fullmatch(text):
         return text
-    raise UnreadableValueError("is no number")
+    raise UnreadableValueError("is not a number")
 
 
 _PLAIN_TIMESTAMP = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(\+00)?")

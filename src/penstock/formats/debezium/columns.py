@@ -267,7 +267,7 @@ def _jsonable(value: dict[str, Any]) -> dict[str, Any]:
 def _unscaled(text: str) -> tuple[int, int]:
     """Digits without their point, and how many of them stand behind it."""
     if text in ("NaN", "Infinity", "-Infinity"):
-        raise FieldUnfitError("is no number (NaN or an infinity); publish.debezium.decimals: string can write it")
+        raise FieldUnfitError("is not a number (NaN or an infinity); publish.debezium.decimals: string can write it")
     whole, _, fraction = text.partition(".")
     return int(whole + fraction), len(fraction)
 

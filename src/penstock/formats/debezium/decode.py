@@ -361,7 +361,7 @@ class RecordDecoder:
             key_message = self._parse(record, is_key=True, exact=exact)
             if (payload := key_message.payload) is not None:
                 if type(payload) is not dict:
-                    raise MalformedInputError("the key of a record is no object", where=record.where)
+                    raise MalformedInputError("the key of a record is not an object", where=record.where)
                 layout = self.layout(key_message.schema, record, table, connector)
                 key_type = layout.row_type
                 key = self._image(record, payload, layout, may_be_absent=False)

@@ -68,7 +68,7 @@ class ChangeLocation(NamedTuple):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the row was read by a snapshot, and is no change."""
+        """Whether the row was read by a snapshot, and is not a change."""
         return self.op == "r" or bool(self.source.snapshot)
 
 
@@ -119,7 +119,7 @@ def read_envelope(
     if payload is None:
         return SkippedRecord.TOMBSTONE
     if type(payload) is not dict:
-        raise EnvelopeError("is no object")
+        raise EnvelopeError("is not an object")
     if {"specversion", "datacontenttype", "type"} <= payload.keys() and "op" not in payload:
         raise EnvelopeError(
             "is a CloudEvents message; have the connector write the plain event"
@@ -160,7 +160,7 @@ def read_envelope(
 
 def _check_rows(op: str, before: Any, after: Any) -> None:
     if not ((before is None or type(before) is dict) and (after is None or type(after) is dict)):
-        raise EnvelopeError("has a row that is no object")
+        raise EnvelopeError("has a row that is not an object")
     if after is None and op in "cur":
         raise EnvelopeError("has no row to apply: op and after contradict each other")
 

@@ -12,6 +12,8 @@ import orjson
 from penstock.errors import MalformedInputError
 from penstock.text import printable
 
+_HOW_TO_GET = "`kcat -C -J -e -t TOPIC` writes whole records, a line each"
+
 _SPACE = " \t\r\n"
 
 _scan = json.JSONDecoder().raw_decode
@@ -75,6 +77,7 @@ def read_line(line: bytes, *, file: str, number: int) -> TopicRecord:
 
     Key and value are JSON, whose bytes are taken as they stand; or a text, which holds the bytes; or null. Headers are
     an object, or a list of pairs, or of objects with `key` and `value`; their values are texts, JSON, or null.
+    `kcat -J` calls the value `payload`, and lists names and values of headers one behind the other.
 
     Raises:
         MalformedInputError: The line is something else.
@@ -91,14 +94,17 @@ def read_line(line: bytes, *, file: str, number: int) -> TopicRecord:
         ) from None
     if not isinstance(topic, str) or type(partition) not in (int, type(None)) or type(offset) not in (int, type(None)):
         raise MalformedInputError(
-            "a record has no topic, or a partition or offset that is no number", where=record.where
+            "a record has no topic, or a partition or offset that is not a number", where=record.where, do=_HOW_TO_GET
         )
-    if "value" not in members:
-        raise MalformedInputError("a record has no value", where=record.where, do="a tombstone has the value null")
+    value = members.get("value", members.get("payload"))
+    if value is None:
+        raise MalformedInputError(
+            "a record has no value", where=record.where, do=f"{_HOW_TO_GET}; a tombstone has the value null"
+        )
     return TopicRecord(
         topic=topic,
         key=_bytes(members.get("key", (None, ""))),
-        value=_bytes(members["value"]),
+        value=_bytes(value),
         headers=headers,
         partition=partition or 0,
         offset=offset,
@@ -152,6 +158,8 @@ def _headers(member: tuple[Any, str]) -> list[tuple[str, bytes | None]]:
         return []
     if isinstance(given, dict):
         pairs = list(given.items())
+    elif isinstance(given, list) and given and isinstance(given[0], str):
+        pairs = list(zip(given[::2], given[1::2], strict=True))
     elif isinstance(given, list):
         pairs = [(one["key"], one.get("value")) if isinstance(one, dict) and "key" in one else one for one in given]
     else:

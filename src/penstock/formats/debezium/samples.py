@@ -23,7 +23,7 @@ def row_schemas(lines: Iterable[bytes], *, file: str) -> Mapping[TableName, str]
         The schema of each table's row, as JSON.
 
     Raises:
-        MalformedInputError: A line is no event.
+        MalformedInputError: A line is not an event.
         ConfigError: No event has a schema.
     """
     decoder, found = RecordDecoder(), dict[TableName, str]()

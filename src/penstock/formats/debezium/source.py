@@ -84,7 +84,7 @@ def read_source(block: Mapping[str, Any]) -> SourceBlock:
     try:
         name, database, table, collection = _named(connector, get("name"), get("db"), get("schema"), get("table"))
     except TypeError:
-        raise SourceError("has a name that is no text") from None
+        raise SourceError("has a name that is not text") from None
     snapshot = _snapshot(block.get("snapshot"))
     places = _PLACES.get(connector, _nowhere)(block, bool(snapshot))
     return SourceBlock(
@@ -204,7 +204,7 @@ def _snapshot(mark: object) -> str:
     if mark is True:
         return "true"
     if not isinstance(mark, str):
-        raise SourceError("has a snapshot mark that is no text")
+        raise SourceError("has a snapshot mark that is not text")
     mark = mark.lower()
     return "" if mark in _STREAMING else mark
 
@@ -222,7 +222,7 @@ def _time_us(block: Mapping[str, Any]) -> int | None:
         value = block.get(field)
         if value is not None:
             if type(value) is not int:
-                raise SourceError(f"has a {field} that is no whole number")
+                raise SourceError(f"has a {field} that is not a whole number")
             return value * factor // divisor
     return None
 
@@ -236,7 +236,7 @@ def _number(block: Mapping[str, Any], field: str) -> int | None:
         return value
     if type(value) is str and _DIGITS.fullmatch(value):
         return int(value)
-    raise SourceError(f"has a {field} that is no whole number")
+    raise SourceError(f"has a {field} that is not a whole number")
 
 
 def _text(block: Mapping[str, Any], field: str) -> str | None:
@@ -245,7 +245,7 @@ def _text(block: Mapping[str, Any], field: str) -> str | None:
         return value or None
     if type(value) is int:
         return str(value)
-    raise SourceError(f"has a {field} that is no text")
+    raise SourceError(f"has a {field} that is not text")
 
 
 def _oracle(block: Mapping[str, Any], is_snapshot: bool) -> _Places:

@@ -118,7 +118,7 @@ def read_columns_header(data: bytes) -> Mapping[str, ConnectSchema]:
     try:
         return {name: _named_schema(text) for name, text in named.items()}
     except (AttributeError, TypeError):
-        raise ValueError("is no object of texts") from None
+        raise ValueError("is not an object of texts") from None
 
 
 _SHORT = re.compile(r"([A-Za-z.]+)(?:\((?:(\d+),)?(-?\d+)\))?", re.ASCII)

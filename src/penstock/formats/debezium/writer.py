@@ -65,7 +65,7 @@ class OutgoingRecord(NamedTuple):
     """One record of a topic.
 
     Attributes:
-        key, value: None for a null, which is no text.
+        key, value: None for a null, which is not text.
         partition: Where it must go; None leaves that to the hash of its key.
     """
 

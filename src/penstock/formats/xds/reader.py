@@ -25,7 +25,7 @@ _LONGEST_TAG = 60
 
 
 def read_document(document: bytes, *, name: str = "") -> list[XdsEvent]:
-    """Read the events of a document, in order; see `read_events`. What is no change is refused."""
+    """Read the events of a document, in order; see `read_events`. What is not a change is refused."""
     return [event for _, event in read_events(document, name=name)]
 
 
@@ -39,14 +39,14 @@ def read_events(
         passed: Hears the name of each element that asks or answers, and changes nothing; None: it is refused.
 
     Raises:
-        MalformedInputError: It is no XML, declares a document type or an encoding that cannot be read, or is not as the
-            DTD of XDS has it; or it holds a change other than add, modify and delete.
+        MalformedInputError: It is not XML, declares a document type or an encoding that cannot be read, or is not as
+            the DTD of XDS has it; or it holds a change other than add, modify and delete.
     """
     parser = XMLParser(target=_Builder())  # noqa: S314 - no document type, so no entities
     try:
         root = ElementTree.fromstring(document, parser)  # noqa: S314 - see above
     except ParseError as exc:
-        raise MalformedInputError("the document is no XML", where=_where(name, f"line {exc.position[0]}")) from exc
+        raise MalformedInputError("the document is not XML", where=_where(name, f"line {exc.position[0]}")) from exc
     except (LookupError, ValueError) as exc:
         # What the parser asks Python's codecs for, and does not get: several bytes to a character, or no such name.
         raise MalformedInputError(

@@ -38,7 +38,7 @@ class TimeSyntax(IntEnum):
 
 
 class UnreadableError(ValueError):
-    """A text is no value of its column's type; the message says why, and holds nothing of the text."""
+    """A text is not a value of its column's type; the message says why, and holds nothing of the text."""
 
 
 Converter = Callable[[str], Value]
@@ -92,7 +92,7 @@ def canonical(logical: LogicalType, value: Value) -> str:
     """Return the canonical text of an XDS value in a column; reads times in every syntax.
 
     Raises:
-        UnreadableError: It is no value of such a column.
+        UnreadableError: It is not a value of such a column.
     """
     if logical.kind is Kind.BINARY:
         return encode_octets(value.text)

@@ -39,7 +39,8 @@ class PublishedMessagesConfig(ConfigPart):
         default=True, description="Updates that changed nothing are sent (replication.sendUnchangedUpdates)"
     )
     send_truncate: bool = Field(
-        default=False, description="Receivers know the command TRUNCATE; otherwise such a transaction is put aside"
+        default=False,
+        description="Receivers know the command TRUNCATE; otherwise such a transaction goes to the error queue",
     )
     content_rows: int = Field(
         default=250,
@@ -66,7 +67,7 @@ def check_messages(document: Document) -> list[Fault]:
         return document.unfit({"publish.dbwatcher": "goes with publish.format dbwatcher"})
     faults = []
     if document.value("publish", "debezium") is not None:
-        faults.append(document.fault(("publish", "debezium"), "DbWatcher messages are no change events"))
+        faults.append(document.fault(("publish", "debezium"), "DbWatcher messages are not change events"))
     if document.value("publish", "to") == "files":
         what = "files hold messages as they are; those in Kafka are compressed"
         faults += document.unfit({f"publish.dbwatcher.{name}": what for name in ("compress_size", "compression")})

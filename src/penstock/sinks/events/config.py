@@ -74,10 +74,10 @@ def check_events(document: Document) -> list[Fault]:
     if (to == "kafka" or tells_events) and form != "xds" and not is_given:
         return document.missing("publish", ["debezium"])
     if to == "files" and not tells_events and is_given:
-        what = "change files are no change events; publish.format debezium-json writes those"
+        what = "change files are not change events; publish.format debezium-json writes those"
         return [document.fault(("publish", "debezium"), what)]
     if to == "kafka" and form == "xds" and is_given:
-        return [document.fault(("publish", "debezium"), "XDS documents are no change events")]
+        return [document.fault(("publish", "debezium"), "XDS documents are not change events")]
     return []
 
 

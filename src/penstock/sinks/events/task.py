@@ -143,7 +143,7 @@ class EventTask:
         except UnpublishableError as exc:
             if self.on_bad_value is OnBadValue.STOP:
                 raise
-            do = "a transaction of this size is not put aside. Leave the column out by a rule"
+            do = "a transaction of this size cannot go to the error queue. Leave the column out by a rule"
             raise UnpublishableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
         if not sent.transactions:
             # It is of tables alone whose copies hold it already.
@@ -170,7 +170,7 @@ class EventTask:
                 f"publishing stopped: the error queue holds {len(published_state.errors):,} transactions, and takes"
                 f" {_MOST_ERRORS:,}; the next is {aside[0].error_message}",
                 where=self.log.where,
-                do="mend the cause, for example by a rule that leaves the column out, and retry or delete them",
+                do="fix the cause, for example by a rule that leaves the column out, and retry or delete them",
             )
         return published_state.putting_aside(aside)
 

@@ -183,7 +183,7 @@ def read_catalog(text: str, *, where: str) -> Catalog:
         if "columns" not in value:
             settings |= {name: said for name, said in value.items() if name != "tables"}
     if unknown := settings.keys() - _SETTINGS:
-        _refuse(f"{min(unknown)!r} is no setting", where, do=f"there are {', '.join(sorted(_SETTINGS))}")
+        _refuse(f"{min(unknown)!r} is not a setting", where, do=f"there are {', '.join(sorted(_SETTINGS))}")
     if not tables:
         _refuse("the catalogue has no table", where)
     versions: list[Db2Table] = []
@@ -221,7 +221,7 @@ def _objects(text: str, where: str) -> Iterator[Mapping[str, Any]]:
             raise ConfigError("the catalogue is not JSON", where=f"{where}, character {at}") from exc
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
-                _refuse("the catalogue holds something that is no JSON object", f"{where}, character {at}")
+                _refuse("the catalogue holds something that is not a JSON object", f"{where}, character {at}")
             yield one
 
 
@@ -261,7 +261,7 @@ def _column(said: Mapping[str, Any]) -> Db2Column:
 
 def _one_of(value: Any, *known: str) -> Any:
     if value not in known:
-        raise ValueError(f"{value!r} is none of {', '.join(known)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(known)}")
     return value
 
 

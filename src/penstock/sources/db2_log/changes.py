@@ -192,7 +192,7 @@ class RowChangeDecoder:
         try:
             return decoder.texts[number](data)
         except ValueError as exc:
-            raise RowError(f"the data of column {decoder.table.columns[number].name!r} is no text") from exc
+            raise RowError(f"the data of column {decoder.table.columns[number].name!r} is not text") from exc
 
     def _strings(self, pieces: list[LobPiece], table: Db2Table) -> list[bytes]:
         """Return the strings of a consolidated structure, by column; those that lie in the row are empty."""

@@ -101,7 +101,7 @@ def _recoded(recode: Callable[[bytes, bool], bytes], data: bytes, record: LogRec
         return recode(data, is_last)
     except ValueError:
         # Not what the exception says, which repeats bytes of the value.
-        record.refuse("the data of a LOB is no text in the encoding of the catalogue")
+        record.refuse("the data of a LOB is not text in the encoding of the catalogue")
 
 
 def _read(place: str, label: str) -> tuple[int, int, int, int | None]:

@@ -23,7 +23,7 @@ FORMATTED, VALUE_COMPRESSED = 0x01, 0x02
 
 
 class ValuePlace(Enum):
-    """Where a value is that is no text."""
+    """Where a value is that is not text."""
 
     OUT = "out of row"
 
@@ -112,7 +112,9 @@ class RowDecoder:
         base = image[8:]
         found = self.layouts.get(fixed)
         if found is None or fixed > len(base):
-            what = f"the fixed part of the row has {fixed} bytes, which is no length that the catalogue's columns make"
+            what = (
+                f"the fixed part of the row has {fixed} bytes, which is not a length that the catalogue's columns make"
+            )
             raise RowError(what)
         layout, plan = found
         fields = layout.unpack_from(base)

@@ -270,7 +270,7 @@ class RowResolver:
             made = self._rows(record, table, id_, function)
             if _DONE[function] is not Op.DELETE and (group := groups.pop(id_, None)) is not None:
                 if len(made) > 1 and group.pieces:
-                    record.refuse(f"LOB data of {table.name} belongs to one of several rows: to which is not told")
+                    record.refuse(f"LOB data of {table.name} belongs to one of several rows: to which is not known")
                 for row in made:
                     row.group = group
             rows += made
@@ -380,7 +380,7 @@ class RowResolver:
         if original not in (1, 4, 8):
             record.refuse(f"LOB data of {table.name} was added by operation {original}")
         if column != STRINGS and column not in table.lob_numbers:
-            record.refuse(f"LOB data is for column {column} of {table.name}, which is no LOB")
+            record.refuse(f"LOB data is for column {column} of {table.name}, which is not a LOB")
         is_amount = operation == ADD_AMOUNT
         group.pieces.append(LobPiece(record, column, is_amount, original, 0 if is_amount else length))
 

@@ -81,7 +81,7 @@ class DbWatcherConfig(ConfigPart):
         for name, table in tables.items():
             for column in table.key or ():
                 if column not in table.columns:
-                    raise ValueError(f"the key of {name} names {column!r}, which is none of its columns")
+                    raise ValueError(f"the key of {name} names {column!r}, which is not one of its columns")
         return tables
 
     @property

@@ -177,7 +177,7 @@ class MessageIndex:
             if message is None:
                 self._note(
                     "control",
-                    f"{stored.where} is a control message, which changes no row; such ones are passed over",
+                    f"{stored.where} is a control message, which changes no row; such messages are skipped",
                     stored,
                 )
                 return

@@ -69,7 +69,7 @@ class MessageNumbers:
         # its transactions are compared all the same.
         elif found != _UNREAD and (found is not None or len(self._seen) < _MOST_SEEN):
             raise MissingMessagesError(
-                f"message {number} (_MESSAGE_SEQ) comes when message {last} came already, and is no repeat",
+                f"message {number} (_MESSAGE_SEQ) comes when message {last} came already, and is not a repeat",
                 where=stored.where,
                 do=f"if another watcher writes there, too, give it a place of its own, or {_ACCEPT}; if the source was"
                 " reset or restored, have the watcher write into an empty folder or a new topic",

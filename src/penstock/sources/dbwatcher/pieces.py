@@ -118,7 +118,7 @@ def ask(message: Message, stored: StoredMessage, book: TableBook, reading: Readi
 
 
 def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
-    """Refuse what is no text to any database: the format carries it, in Base64, and the change stream does not."""
+    """Refuse what is not text to any database: the format carries it, in Base64, and the change stream does not."""
     tables = [change.table for part in found.parts for change in part.changes]
     for table in {*tables, *([] if found.event is None else [found.event.table])}:
         if _SURROGATE.search(str(table)):
@@ -127,7 +127,7 @@ def _refuse_surrogates(found: MessageChanges, stored: StoredMessage) -> None:
         for change in part.changes:
             for image in (change.before or {}, change.after or {}):
                 if (name := half_pair_in(image)) is not None:
-                    what = f"the value of column {printable(name)!r} has half of a surrogate pair, which is no text"
+                    what = f"the value of column {printable(name)!r} has half of a surrogate pair, which is not text"
                     raise MalformedInputError(what, where=f"{stored.where}, table {change.table}")
 
 

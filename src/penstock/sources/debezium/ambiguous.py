@@ -29,7 +29,7 @@ _LIKELY_S = 20 * 365 * _DAY_S, 130 * 365 * _DAY_S
 _NEAR_1970_S = 365 * _DAY_S
 _YEAR_9999_S = 253_402_300_800
 _UNITS = {3: "milliseconds", 6: "microseconds", 9: "nanoseconds"}
-_NO_DATE = "is none of what the source can have there"
+_NO_DATE = "is not a value that the source can have there"
 
 
 class PlainRow(NamedTuple):

@@ -500,7 +500,7 @@ class Assembly:
             raise MalformedInputError(
                 f"two changes of table {event.collection}, which has no key, have one place in the source's log and"
                 " follow each other: whether the second repeats the first, or is another row of one statement, is not"
-                " told",
+                " known",
                 where=self._at(partition, event.offset),
                 do="have the connector write its transaction topic (provide.transaction.metadata), which numbers them,"
                 f" or give the table a key; what is there cannot be read: {ANEW}",

@@ -56,7 +56,7 @@ class BulkReading:
         """Add records that follow each other in a partition.
 
         Raises:
-            MalformedInputError: A record is no event.
+            MalformedInputError: A record is not an event.
             UnusualError: A change is not numbered, or may be half of another.
         """
         with uncollected():

@@ -38,7 +38,7 @@ class DebeziumConfig(ConfigPart):
         " to count as complete",
     )
     on_malformed: Literal["stop", "skip"] = Field(
-        default="stop", description="skip counts and logs a record that is no event, and goes on"
+        default="stop", description="skip counts and logs a record that is not an event, and goes on"
     )
     placeholder: str = Field(
         default="__debezium_unavailable_value",

@@ -77,7 +77,7 @@ class EventChunks:
         """Yield the rows of a range of offsets, columns of canonical text.
 
         Raises:
-            MalformedInputError: A record is no event.
+            MalformedInputError: A record is not an event.
             OperatorError: Some of them are gone.
         """
         rows: list[Mapping[str, str | None]] = []

@@ -20,7 +20,7 @@ def decode_settings(config: DebeziumConfig) -> DecodeSettings:
 
     Raises:
         ConfigError: A type of a column is none, or a file that the settings name cannot be read.
-        MalformedInputError: A line of the sample is no event.
+        MalformedInputError: A line of the sample is not an event.
     """
     written = frozenset(config.model_fields_set & {"decimals", "binary"})
     # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.

@@ -100,7 +100,7 @@ def made_twice(table: str, *, where: str) -> HistoryError:
     """The error for a table that is in two snapshots before it was copied."""
     return HistoryError(
         f"the connector has made two snapshots of {table} before its first copy: which rows of the first one were"
-        " deleted in between is not told",
+        " deleted in between is not known",
         where=where,
         do=ANEW,
     )

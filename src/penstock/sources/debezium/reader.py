@@ -72,7 +72,7 @@ class EventReader:
         """Yield the changes of a slice in commit order.
 
         Raises:
-            MalformedInputError: A record is no event, or two different events have the same place.
+            MalformedInputError: A record is not an event, or two different events have the same place.
             OperatorError: Some of them are gone.
         """
         if not isinstance(part, EventSlice):

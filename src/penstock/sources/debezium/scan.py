@@ -194,7 +194,7 @@ class LogScanner:
         """Look at every record of a stretch.
 
         Raises:
-            MalformedInputError: One of them is no event.
+            MalformedInputError: One of them is not an event.
             OperatorError: Some of them are gone.
         """
         looking = StretchScan(self.settings, self.skips)

@@ -38,7 +38,7 @@ _MOST_WEIGHED = 200
 """So many rows of a table without schemas are kept, to see whether what is told of its columns is plausible."""
 
 _MESSAGES = "LogicalDecodingMessageId@"
-"""PostgreSQL's logical messages are counted under a name that holds this, as long as nobody has mended it."""
+"""PostgreSQL's logical messages are counted under a name that holds this, as long as nobody has fixed it."""
 
 _TOLD_ALONE = 100
 """So many skipped records are told one by one, and then each hundredth."""
@@ -218,7 +218,7 @@ class Tables:
         """Say what a record is, and learn what it tells of its table; None for one that is skipped.
 
         Raises:
-            MalformedInputError: It is no event.
+            MalformedInputError: It is not an event.
         """
         try:
             found, shape = self._decoder.scan(record)

@@ -117,7 +117,7 @@ class _Telling:
         for told in self._event.attributes:
             attribute = self._class.attribute(None, told.name)
             if attribute is None:
-                raise UnreadableError("an attribute is no column of its class")
+                raise UnreadableError("an attribute is not a column of its class")
             if attribute.child is None:
                 own.append((attribute, told))
             else:
@@ -152,7 +152,7 @@ class _Telling:
     def _rows(self, attribute: ClassAttribute, child: Child, told: XdsAttribute) -> Iterator[Change]:
         if len(child.columns) > 1:
             raise UnreadableError(
-                f"child table {child.table.name} has several attributes, of which it cannot be told which form a row"
+                f"child table {child.table.name} has several attributes, and nothing says which of them form a row"
             )
         held = [] if self._held is None else self._held[child.table.name]
         for operation in told.operations:

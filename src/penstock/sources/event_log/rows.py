@@ -136,7 +136,7 @@ class _Checker:
             raise UnreadableError("event_time is NULL")
         type_ = _TYPES.get(str(row.event_type))
         if type_ is None:
-            raise UnreadableError("event_type is none of 1 to 8")
+            raise UnreadableError("event_type is not a number from 1 to 8")
         found = self._table(row.table_name)
         if found is None:
             name = printable(str(row.table_name)[:_LONGEST_NAME])
@@ -149,7 +149,7 @@ class _Checker:
             return Usable(place, row, type_, of, None)
         attribute = None if row.column_name is None else class_.attribute(child, row.column_name)
         if attribute is None:
-            raise UnreadableError("column_name means no column of the table, or one by which a child refers to it")
+            raise UnreadableError("column_name is not a column of the table, or is one by which a child refers to it")
         return Usable(place, row, type_, of, attribute)
 
     def _table(self, text: str | None) -> tuple[DatabaseClass, Child | None] | None:

@@ -38,7 +38,7 @@ class Documents:
     def numbered(self) -> Sequence[tuple[Scn, str]]:
         """Return the number and the name of each document, by their numbers.
 
-        A name that is no number is logged once, and left out.
+        A name that is not a number is logged once, and left out.
 
         Raises:
             OperatorError: Two documents have one number; or, since the last call, one came below one that was there, or
@@ -138,7 +138,7 @@ class Documents:
         if name in self._told or not name.endswith(_SUFFIX):
             return
         self._told.add(name)
-        text = f"file {name} is not read: its name is no number from 1 on, by which documents are read in order"
+        text = f"file {name} is not read: its name is not a number from 1 on, by which documents are read in order"
         tell(Event.NOTE, f"{text} ({self.storage.label})", {"file": name}, level=logging.WARNING)
 
 

@@ -143,7 +143,7 @@ class DocumentTransactions:
             self._left_out.add(table)
             tell(
                 Event.NOTE,
-                f"what documents say of table {table} is left out, which is none of those that are followed"
+                f"what documents say of table {table} is left out, which is not among those that are followed"
                 f" ({self._label})",
                 {"table": str(table)},
             )

@@ -97,7 +97,7 @@ class PostgresEventLog(EventLog):
                 self._told.add(doubt)
                 tell(Event.NOTE, f"{doubt} ({self.label})", level=logging.WARNING)
         if lost:
-            what = f"{count(lost, 'row')} of the event log cannot be read, as record_id is no whole number"
+            what = f"{count(lost, 'row')} of the event log cannot be read, as record_id is not a whole number"
             text = f"{what} of 64 bits there: give them another one ({self.label})"
             tell(Event.NOTE, text, {"rows": lost}, level=logging.WARNING)
 

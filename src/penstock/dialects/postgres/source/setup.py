@@ -104,7 +104,7 @@ def plan_source(
     if of_apply and has_log and to_capture and not capture.captured_of_apply(connection, name):
         plan.notes.append(
             "what apply processes have written to this database until now was not captured; where it is wanted,"
-            " `penstock resync TABLE` brings it"
+            " `penstock resync TABLE` copies it"
         )
     if not superuser:
         plan.role = current_user(connection)

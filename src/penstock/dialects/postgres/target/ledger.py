@@ -14,7 +14,7 @@ from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail, QueuedCount
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, RunPlace, StopRequest
 from penstock.apply.table_counts import TableCounts, TableOp
 from penstock.apply.target import Unfollowed
 from penstock.change import TableName
@@ -197,6 +197,11 @@ class PostgresLedger(PostgresCopyLedger):
         """Whether a run of the process is alive somewhere."""
         with speaking("read the ledger", self._url):
             return run_lock.is_taken(self._sql(), self._process)
+
+    def run_place(self) -> RunPlace | None:
+        """Where the run of the process is; None where there is none, or nobody can tell."""
+        with speaking("read the ledger", self._url):
+            return run_lock.place(self._sql(), self._process)
 
     def confirm(self) -> None:
         """Make sure that this is still the one run of the process.
@@ -474,6 +479,6 @@ class PostgresLedger(PostgresCopyLedger):
         return OperatorError(
             f"apply process {self._process!r} is running already{run_lock.holder(connection, self._process)}",
             where=label(self._url),
-            do="stop the other `penstock run` first, or end that session if it is none of Penstock's; or give this"
+            do="stop the other `penstock run` first, or end that session if it is not Penstock's; or give this"
             " pipeline another name",
         )

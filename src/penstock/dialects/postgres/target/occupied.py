@@ -73,7 +73,7 @@ def _unreadable(connection: Connection, url: str, name: TableName) -> PenstockEr
             _has_rows(connection, name)
     except OperatorError as exc:
         # One of its partitions may be a foreign table that leads nowhere.
-        return OperatorError(exc.what, where=exc.where, do="mend that, or take it out of capture.tables")
+        return OperatorError(exc.what, where=exc.where, do="fix that, or take it out of capture.tables")
     return None
 
 

@@ -157,7 +157,7 @@ class PostDataDdl:
         for name in converted_by_settings(self._connection, table, pairs):
             what = (
                 f"column {name!r} became {types[name]} as the settings of the session say that altered it, such as its"
-                " time zone: what its rows have is not told; do it at the target, and retry"
+                " time zone: the values of its rows are not known; do it at the target, and retry"
             )
             raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}", column=name)
 

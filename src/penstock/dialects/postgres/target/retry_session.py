@@ -119,7 +119,7 @@ class PostgresRetrySession(PostgresSession, RetrySession):
         if exc.sqlstate is None or exc.sqlstate[:2] not in ("22", "42"):
             return self.translate(exc)
         return OperatorError(
-            f"cannot apply with the rights of {role!r}: there is no such role, or {self._user!r} is no member of it",
+            f"cannot apply with the rights of {role!r}: there is no such role, or {self._user!r} is not a member of it",
             where=label(self._url),
             do=f"GRANT {quote(role)} TO {quote(self._user)}; or apply with the rights of {self._user!r}, by `--as-me`",
         )

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from datetime import datetime
 from typing import TypeAlias
 
+from penstock.apply.ledger import RunPlace
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.waits import describe_session
 
@@ -23,13 +27,22 @@ _LOCK = (
 
 
 def take(connection: Connection, process: str) -> Session | None:
-    """Take a process's lock, for as long as this session lives; return the session, or None if another one has it."""
+    """Take a process's lock, for as long as this session lives; return the session, or None if another one has it.
+
+    From then on the session's application name ends in where its program runs; see `place`.
+    """
     row = connection.execute(
         "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s)), pid, backend_start"
         " FROM pg_stat_activity WHERE pid = pg_backend_pid()",
         [process],
     ).fetchone()
-    return (row[1], row[2]) if row and row[0] else None
+    if row is None or not row[0]:
+        return None
+    connection.execute(
+        "SELECT set_config('application_name', concat(current_setting('application_name'), ' ', %s::text), false)",
+        [f"{os.getpid()}@{platform.node()}"],
+    )
+    return row[1], row[2]
 
 
 def is_free(connection: Connection, process: str) -> bool:
@@ -44,6 +57,15 @@ def is_taken(connection: Connection, process: str) -> bool:
     """Whether a session has a process's lock. Takes nothing."""
     row = connection.execute(f"SELECT EXISTS (SELECT FROM pg_locks l WHERE {_LOCK})", [process]).fetchone()
     return bool(row and row[0])
+
+
+def place(connection: Connection, process: str) -> RunPlace | None:
+    """Return where the program runs that has a process's lock; None if none has, or its session does not say so."""
+    row = connection.execute(
+        f"SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE {_LOCK}", [process]
+    ).fetchone()
+    found = re.search(r" (\d+)@(.+)$", row[0] or "") if row else None
+    return None if found is None else RunPlace(found[2], int(found[1]))
 
 
 def holder(connection: Connection, process: str) -> str:

@@ -25,7 +25,7 @@ def teardown_steps(connection: Connection, url: str, process: str) -> list[Setup
         raise OperatorError(
             f"process {process!r} is running{run_lock.holder(connection, process)}",
             where=label(url),
-            do="stop `penstock run` first, or end that session if it is none of Penstock's",
+            do="stop `penstock run` first, or end that session if it is not Penstock's",
         )
     row = connection.execute(
         "SELECT (SELECT count(*) FROM penstock.error WHERE process = %(name)s),"
