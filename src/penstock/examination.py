@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, in one line: what, where, and the command that mends it.
+    """One thing that was looked at, in one line: what, where, and the command that fixes it.
 
     Attributes:
         look: The stable name of what was looked at; programs build on it, docs/cli.md lists them.
