@@ -23,6 +23,7 @@ from penstock.config import PipelineConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import examine
 from penstock.doctor import disks, spark_cluster
+from penstock.doctor.clusters import ClusterPart
 from penstock.doctor.looks import look_side_by_side
 from penstock.doctor.spark_task import reason_of
 from penstock.examination import Severity
@@ -38,7 +39,9 @@ def pipeline(capture: str, more: str) -> PipelineConfig:
     text = f"""
 version: 1
 name: places
-connections: {{db: {{type: postgres, url: "postgresql://h/d"}}}}
+connections:
+  db: {{type: postgres, url: "postgresql://h/d"}}
+  k: {{type: kafka, settings: {{bootstrap.servers: "h:9092"}}}}
 capture: {capture}
 {more}
 """
@@ -226,6 +229,35 @@ def test_a_spark_cluster_with_another_python_or_none_that_answers_is_named(
     ((severity, away),) = look()
     assert severity == "fault"
     assert "Spark's master does not answer" in away
+
+
+@pytest.mark.parametrize(
+    ("capture", "more", "part"),
+    [
+        (
+            "{source: debezium, connection: k, tables: ['*.*'], debezium: {prefix: shop}}",
+            "apply: {connection: db}",
+            ClusterPart(["shop.*", "shop.transaction"], group="penstock.places"),
+        ),
+        (
+            "{source: dbwatcher, connection: k, tables: ['*.*'], dbwatcher: {topic: watched}}",
+            "apply: {connection: db}",
+            ClusterPart(["watched"]),
+        ),
+        (
+            "{source: trigger_queue, connection: db, tables: ['*.*']}",
+            "publish: {to: kafka, connection: k, debezium: {prefix: shop, transaction_topic: ends}}",
+            ClusterPart(writes=["shop.*", "ends", "penstock.places.position"]),
+        ),
+        (
+            "{source: trigger_queue, connection: db, tables: ['*.*']}",
+            "publish: {to: kafka, connection: k, format: dbwatcher}",
+            ClusterPart(writes=["places.dbwatcher", "penstock.places.position"]),
+        ),
+    ],
+)
+def test_the_topics_of_a_pipeline_are_looked_at(capture: str, more: str, part: ClusterPart) -> None:
+    assert ClusterPart.of(pipeline(capture, more), "k") == part
 
 
 def test_another_python_is_told_by_what_spark_says_of_it() -> None:

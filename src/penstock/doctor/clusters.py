@@ -65,10 +65,11 @@ class ClusterPart:
             return cls(reads=topics, group=f"penstock.{config.name}")
         if publish is None or publish.connection != name:
             return cls()
+        position = f"penstock.{config.name}.position"
         if publish.debezium is not None:
             events_to = publish.debezium
-            return cls(writes=[f"{events_to.prefix}.*", events_to.transaction_topic or ""])
-        return cls(writes=[publish.topic or f"{config.name}.{publish.form}"])
+            return cls(writes=[f"{events_to.prefix}.*", events_to.transaction_topic or position, position])
+        return cls(writes=[publish.topic or f"{config.name}.{publish.form}", position])
 
 
 def look_at(name: str, connection: KafkaConfig, part: ClusterPart) -> Look:
