@@ -22,8 +22,10 @@ PACKAGE = Path(penstock.__file__).parent
 HELD = "X"
 """Stands where a message has a value."""
 
-ELSEWHERE = frozenset({"--schema-only", "--data-only", "--exclude-table-data", "--large-objects", "--no-comments"})
-"""Options of pg_dump."""
+OF_PG_DUMP = {"--schema-only", "--data-only", "--exclude-table-data", "--large-objects", "--no-comments"}
+OF_KAFKA_CONFIGS = {"--bootstrap-server", "--alter", "--entity-type", "--entity-name", "--add-config"}
+OF_KAFKA_ACLS = {"--add", "--allow-principal", "--operation", "--group"}
+ELSEWHERE = OF_PG_DUMP | OF_KAFKA_CONFIGS | OF_KAFKA_ACLS
 
 
 def messages() -> Iterator[tuple[str, str]]:

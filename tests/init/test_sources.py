@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from penstock.wiring import open_pipeline
 from tests.archives import publish
 from tests.kafka.events import begin, end, event
 from tests.lab import Lab
+from tests.program import COMMAND, plain_environment
 from tests.sources.dbwatcher.messages import CREATE
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +48,14 @@ def planned(found: Proposal) -> Proposal:
     return found
 
 
-@pytest.mark.parametrize("form", [None, "parquet", "debezium-json", "dbwatcher"])
-def test_a_database_is_published_to_a_folder_in_each_format(lab: Lab, tmp_path: Path, form: str | None) -> None:
+@pytest.mark.parametrize("form", ["changes", "parquet", "debezium-json", "dbwatcher"])
+def test_a_database_is_published_to_a_folder_in_each_format(lab: Lab, tmp_path: Path, form: str) -> None:
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
 
     file = tmp_path / "below" / "pipeline.yaml"
-    found = planned(propose(Answers(lab.source_url, str(tmp_path / "out"), file, form=form)))
+    found = planned(propose(Answers(lab.source_url, str(tmp_path / "out"), file, format=form)))
 
-    assert found.to_json()["publish"] == (form or "changes")
+    assert found.to_json()["publish"] == form
     assert [one["table"] for one in found.to_json()["excluded"]] == ["public.u"]
     assert found.config.publish is not None
     assert found.config.publish.path == str(tmp_path / "out")
@@ -64,7 +68,7 @@ def test_a_path_is_written_from_the_folder_of_the_file(
     (tmp_path / "conf").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    found = propose(Answers(lab.source_url, "./out", Path("conf/pipeline.yaml")))
+    found = propose(Answers(lab.source_url, "./out", Path("conf/pipeline.yaml"), format="changes"))
 
     assert yaml.safe_load(found.text)["publish"]["path"] == "../out"
     assert found.config.publish is not None
@@ -105,6 +109,34 @@ def test_of_several_event_logs_one_is_chosen_and_one_that_is_not_there_is_made(l
     made = planned(propose(Answers(lab.source_url, lab.target_url, event_log="indirect.other")))
     assert made.config.capture.event_log is not None
     assert made.config.capture.event_log.create
+
+
+def test_on_a_terminal_what_has_to_be_chosen_is_asked_for(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.program.prepared_start", str)
+    lab.source.execute(LOG)
+    leader, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "init", "--source", lab.source_url],
+        cwd=tmp_path,
+        env=plain_environment(),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    os.write(leader, f"{tmp_path / 'out'}\ntrigger_queue\nparquet\n".encode())
+    said = b""
+    while b"next:" not in said and b"penstock:" not in said:
+        said += os.read(leader, 4096)
+    os.close(leader)
+    assert process.wait(60) == 0, said
+    assert b"indirect.event_log is an event log" in said
+    assert b"Capture (trigger_queue, event_log) [trigger_queue]" in said
+    assert b"Format (changes, parquet, debezium-json, dbwatcher) [changes]" in said
+    publish = yaml.safe_load((tmp_path / "pipeline.yaml").read_text(encoding="utf-8"))["publish"]
+    assert (publish["format"], publish["path"]) == ("parquet", str(tmp_path / "out"))
 
 
 def archive(folder: Path) -> None:
@@ -216,5 +248,5 @@ def test_a_format_that_does_not_go_there_is_refused_with_those_that_do(lab: Lab,
         ("kafka://127.0.0.1:1", "debezium-avro", "--registry"),
     ):
         with pytest.raises(PenstockError) as refused:
-            propose(Answers(lab.source_url, target, form=form))
+            propose(Answers(lab.source_url, target, format=form))
         assert do in str(refused.value)

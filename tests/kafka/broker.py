@@ -126,14 +126,21 @@ class KafkaBroker:
         """The same for clients with a user and a password."""
         return f"127.0.0.1:{self.sasl_port}"
 
-    def allow(self, user: str, what: str, *, group: bool = False) -> None:
+    def allow(
+        self,
+        user: str,
+        what: str,
+        *,
+        group: bool = False,
+        operations: Sequence[AclOperation] = (AclOperation.READ, AclOperation.DESCRIBE),
+    ) -> None:
         """Let a user read and describe topics whose names begin like this, or use groups of consumers that do."""
         kind = ResourceType.GROUP if group else ResourceType.TOPIC
         rules = [
             AclBinding(
                 kind, what, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.ALLOW
             )
-            for operation in (AclOperation.READ, AclOperation.DESCRIBE)
+            for operation in operations
         ]
         for made in self._admin.create_acls(rules).values():
             made.result(_TIMEOUT_S)

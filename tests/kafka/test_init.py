@@ -88,14 +88,14 @@ def test_init_finds_what_topics_hold(kafka_jars: Path, lab: Lab) -> None:
         assert seen.config.name == "shop"
 
 
-@pytest.mark.parametrize("form", [None, "dbwatcher"])
-def test_a_database_is_published_to_topics(kafka: KafkaBroker, lab: Lab, form: str | None) -> None:
+@pytest.mark.parametrize("form", ["debezium-json", "dbwatcher"])
+def test_a_database_is_published_to_topics(kafka: KafkaBroker, lab: Lab, form: str) -> None:
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
 
-    found = propose(Answers(lab.source_url, f"kafka://{kafka.address}", form=form, topic="mine" if form else None))
+    found = propose(Answers(lab.source_url, f"kafka://{kafka.address}", format=form, topic="mine"))
 
     assert found.plan.is_possible
-    assert found.to_json()["publish"] == (form or "debezium-json")
+    assert found.to_json()["publish"] == form
 
 
 def test_a_cluster_that_is_away_is_named(lab: Lab) -> None:

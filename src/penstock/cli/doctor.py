@@ -1,4 +1,4 @@
-"""`penstock doctor`: what may be in the way, from Java to grants, and what fixes it."""
+"""`penstock doctor`: what may be in the way, from Java to grants, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from penstock.doctor.diagnosis import Diagnosis
     from penstock.examination import Finding
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 8.0
+"""With the start of Python it is ten seconds, whatever hangs."""
 
 
 def doctor(
@@ -37,7 +38,7 @@ def doctor(
     ] = _TIMEOUT_S,
     json: JsonOption = False,
 ) -> None:
-    """Look at the machine, both databases, Kafka and the pipeline; say what is wrong, and what fixes it."""
+    """Look at the machine, databases, Kafka, Spark and the pipeline; say what is wrong, and how to fix it."""
     from penstock.doctor.diagnosis import diagnose
 
     if bundle is not None and bundle.name.startswith("-"):

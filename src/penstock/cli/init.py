@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click import Choice
 
 from penstock.cli.console import FileOption, JsonOption, defaults, print_json, print_with_margin, say, say_wrapped
 from penstock.cli.groups import takes_groups
@@ -51,7 +51,7 @@ class PlaceOptions:
             show_default="what the source turns out to be",
         ),
     ] = None
-    form: Annotated[
+    format: Annotated[
         str | None,
         typer.Option(
             "--format",
@@ -112,7 +112,7 @@ def init(
         raise ConfigError(f"{str(path)!r} exists", do="name another file with -f, or overwrite it with --force")
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder for {str(path)!r}", do="make it, or name another file with -f")
-    source, target, form = _asked_for(places)
+    source, target = _asked_for(places)
     from penstock.init.answers import Answers
     from penstock.init.proposal import check_name
 
@@ -125,7 +125,7 @@ def init(
         name,
         patterns=tables or [],
         capture=places.capture,
-        form=form,
+        format=places.format,
         prefix=details.prefix,
         topic=details.topic,
         event_log=details.event_log,
@@ -140,21 +140,18 @@ def init(
         _show(found, path)
 
 
-def _asked_for(places: PlaceOptions) -> tuple[str, str, str | None]:
-    """Source, target and format, asked for where they are missing and somebody is there to answer.
+def _asked_for(places: PlaceOptions) -> tuple[str, str]:
+    """Source and target, asked for where they are missing and somebody is there to answer.
 
     Raises:
         ConfigError: Some are missing, and nobody can be asked.
     """
-    from penstock.init.outputs import formats_of
-    from penstock.init.places import place_of
-
-    source, target, form = places.source, places.target, places.form
+    source, target = places.source, places.target
     missing = [option for option, place in (("--source", source), ("--target", target)) if not place]
     if not missing:
         assert source
         assert target
-        return source, target, form
+        return source, target
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{' and '.join(missing)} {are(len(missing))} missing, and there is no terminal to ask on",
@@ -164,12 +161,7 @@ def _asked_for(places: PlaceOptions) -> tuple[str, str, str | None]:
         "A database is postgresql://USER:PASSWORD@HOST/DATABASE, or ${env:NAME} for a variable that holds this;"
         " a Kafka cluster is kafka://HOST:PORT; a folder is ./NAME. Of a password the file gets a reference only."
     )
-    source = source or typer.prompt("What to capture from")
-    target = target or typer.prompt("What to apply or publish to")
-    formats = formats_of(place_of(target, "--target"), places.capture)
-    if formats[1:] and form is None:
-        form = typer.prompt("Format", type=Choice(formats), default=formats[0])
-    return source, target, form
+    return source or typer.prompt("What to capture from"), target or typer.prompt("What to apply or publish to")
 
 
 def _proposed(answers: Answers) -> Proposal:
@@ -183,13 +175,20 @@ def _proposed(answers: Answers) -> Proposal:
         except ChoiceError as exc:
             if sys.stdin.isatty():
                 say(printable(exc.what))
-                option = exc.answer.replace("_", " ")
-                chosen = typer.prompt(option.capitalize(), type=Choice(exc.choices), default=exc.default)
+                chosen = _chosen(exc.answer.replace("_", " ").capitalize(), exc.choices, exc.default)
             elif exc.default is not None:
                 chosen = exc.default
             else:
                 raise
-            answers = replace(answers, **{exc.answer: chosen})
+            given: dict[str, Any] = {exc.answer: chosen}
+            answers = replace(answers, **given)
+
+
+def _chosen(question: str, choices: Sequence[str], default: str | None) -> str:
+    while True:
+        answer: str = typer.prompt(f"{question} ({', '.join(choices)})", default=default)
+        if answer in choices:
+            return answer
 
 
 def _write(path: Path, text: str) -> None:

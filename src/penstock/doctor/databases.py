@@ -9,6 +9,8 @@ from penstock.text import are, count, duration
 
 _SKEW_S = 1.0
 _FAR_OFF_S = 60.0
+_LOCKS = ("max_locks_per_transaction", "max_connections", "max_prepared_transactions")
+_LOCKS_A_TABLE = 4
 _NAMED = 3
 """So many tables are named; the others are counted."""
 
@@ -39,6 +41,23 @@ def table_findings(facts: DatabaseFacts) -> Iterator[Finding]:
     if facts.tables and not unlogged and not keyless:
         what = f"{count(len(facts.tables), 'table')}, each with a key"
         yield Finding(Severity.OK, "tables", what, facts.label)
+
+
+def lock_findings(facts: DatabaseFacts, tables: Sequence[TableFacts]) -> Iterator[Finding]:
+    """Hold the server's table of locks against the tables of a pipeline: setup locks all of them in one transaction.
+
+    Args:
+        tables: Of the source; the target has as many.
+    """
+    per, sessions, prepared = (int(facts.settings.get(name, 0)) for name in _LOCKS)
+    room = per * (sessions + prepared)
+    # Each table and each partition with a key and its place for large values.
+    needed = sum(_LOCKS_A_TABLE * (1 + table.partitions) for table in tables)
+    if room and needed > room:
+        enough = -(-2 * needed // (sessions + prepared))
+        what = f"the server keeps {room} locks, and setup takes up to {needed} in one transaction"
+        do = f"ALTER SYSTEM SET max_locks_per_transaction = {enough}; and start the server anew"
+        yield Finding(Severity.WARNING, "max_locks", what, facts.label, do)
 
 
 def pair_findings(source: DatabaseFacts, target: DatabaseFacts) -> Iterator[Finding]:

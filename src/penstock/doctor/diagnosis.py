@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from penstock.config import PipelineConfig
 from penstock.config.connections import ConnectionConfig, KafkaConfig
-from penstock.doctor import clusters, machine
-from penstock.doctor.databases import clock_findings, pair_findings, table_findings
+from penstock.doctor import clusters, disks, machine, spark_cluster
+from penstock.doctor.databases import clock_findings, lock_findings, pair_findings, table_findings
 from penstock.doctor.looks import Look, look_side_by_side
 from penstock.doctor.pipelines import plan_look, status_look
 from penstock.errors import ConfigError
@@ -85,9 +85,9 @@ def diagnose(file: Path, *, timeout_s: float, environment: Mapping[str, str] = o
         found.config = load(file, environment)
     except ConfigError as exc:
         found.config_fault = exc
-    looks = [*machine.looks(found.config)]
+    looks = [*machine.looks(found.config), *disks.looks(found.config)]
     if found.config is not None:
-        looks += _pipeline_looks(found, found.config)
+        looks += [*spark_cluster.looks(found.config, timeout_s=timeout_s), *_pipeline_looks(found, found.config)]
     findings = look_side_by_side(looks, timeout_s=timeout_s)
     if found.config_fault is not None:
         findings += _of_file(file, found.config_fault)
@@ -113,9 +113,14 @@ def _of_file(file: Path, fault: ConfigError) -> Iterator[Finding]:
 def _pipeline_looks(found: Diagnosis, config: PipelineConfig) -> Iterator[Look]:
     for name, connection in config.connections.items():
         if isinstance(connection, KafkaConfig):
-            yield clusters.look_at(name, connection)
+            yield clusters.look_at(name, connection, clusters.ClusterPart.of(config, name))
         else:
             yield _database_look(found, config, name, connection)
+
+    for part in (config.capture, config.publish):
+        events = None if part is None else part.debezium
+        if events is not None and events.registry is not None:
+            yield clusters.look_at_registry(events.registry)
 
     def open_it() -> Pipeline | Publication:
         # Sessions of a pipeline are of one thread.
@@ -160,5 +165,9 @@ def _of_databases(found: Diagnosis) -> Iterator[Finding]:
     if config is None or config.apply is None or config.capture.connection is None:
         return
     source, target = (found.databases.get(name) for name in (config.capture.connection, config.apply.connection))
+    if source is not None:
+        yield from lock_findings(source, source.tables)
+        if target is not None:
+            yield from lock_findings(target, source.tables)
     if source is not None and target is not None and source is not target:
         yield from pair_findings(source, target)

@@ -28,16 +28,17 @@ class Look:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Ask, and keep what was found, or what was in the way."""
+        """Ask, and keep what was found, and what was in the way; as it comes, for whoever waits no longer."""
         try:
-            self.findings = list(self.ask())
+            for finding in self.ask():
+                self.findings.append(finding)
         except PenstockError as exc:
-            self.findings = [Finding.of(self.name, exc)]
+            self.findings.append(Finding.of(self.name, exc))
         except Exception as exc:
             # One look that fails must not hide the others, and the text of an unforeseen error may hold a value.
             what = f"this look failed: {type(exc).__name__}"
             do = "report it, with `penstock doctor --bundle report.zip`"
-            self.findings = [Finding(Severity.WARNING, self.name, what, self.where, do)]
+            self.findings.append(Finding(Severity.WARNING, self.name, what, self.where, do))
         finally:
             self.is_over.set()
 
@@ -55,12 +56,12 @@ def look_side_by_side(looks: Sequence[Look], *, timeout_s: float) -> list[Findin
         threading.Thread(target=look.run, name=f"look at {look.name}", daemon=True).start()
     found: dict[tuple[str, ...], Finding] = {}
     for look in looks:
-        if look.is_over.wait(max(0.0, deadline - time.monotonic())):
-            findings: Iterable[Finding] = look.findings
-        else:
+        is_over = look.is_over.wait(max(0.0, deadline - time.monotonic()))
+        findings = list(look.findings)
+        if not is_over:
             what = f"no answer within {timeout_s:.0f} s"
             do = "see whether it is overloaded or a firewall is between, or give it longer with --timeout"
-            findings = [Finding(Severity.WARNING, look.name, what, look.where, do)]
+            findings.append(Finding(Severity.WARNING, look.name, what, look.where, do))
         for one in findings:
             # A server that is out of reach is met by several looks.
             found.setdefault((one.what, one.where, one.do), one)

@@ -1,16 +1,13 @@
-"""Looks at the machine: Java, Spark's ports and disks, memory, and the packages that the pipeline file needs."""
+"""Looks at the machine: Java, Spark's ports, memory, and the packages that the pipeline file needs."""
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import resource
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +15,8 @@ from pathlib import Path
 from penstock import __version__
 from penstock.config import PipelineConfig
 from penstock.doctor.looks import Look
-from penstock.examination import Finding, Severity, disk_finding
+from penstock.examination import Finding, Severity
 from penstock.spark.java_version import check_java
-from penstock.spark.settings import settle
 from penstock.text import size
 
 PACKAGES = (
@@ -58,12 +54,8 @@ def looks(config: PipelineConfig | None) -> Iterator[Look]:
     yield Look("python", "this machine", _python)
     yield Look("extras", "this machine", lambda: _extras(config))
     yield Look("network", "this machine", _network)
-    yield Look("disk", "this machine", lambda: _disks(config))
     yield Look("memory", "this machine", _memory)
     yield Look("time_zone", "this machine", _time_zone)
-    if config is not None:
-        for host, port in _masters(config):
-            yield Look("spark", f"{host}:{port}", _reaching(host, port))
 
 
 def versions() -> dict[str, str]:
@@ -128,34 +120,6 @@ def _network() -> Iterator[Finding]:
     yield Finding(Severity.OK, "network", "ports of 127.0.0.1 can be opened")
 
 
-def _disks(config: PipelineConfig | None) -> Iterator[Finding]:
-    folders = {tempfile.gettempdir(): "temporary files"}
-    settings = config.spark_settings if config is not None else {}
-    for folder in filter(None, settle("doctor", lanes=1, settings=settings).parents.split(",")):
-        folders[folder] = "Spark's local folder"
-    for path in _own_folders(config):
-        folders[path] = "folder of the pipeline file's"
-    seen = set()
-    for folder, what in folders.items():
-        there = next(path for path in [Path(folder), *Path(folder).absolute().parents] if path.exists())
-        if not os.access(there, os.W_OK):
-            do = f"sudo chown {os.getuid()} {there}; or name another folder"
-            yield Finding(Severity.FAULT, "disk", f"{what}: this user may not write there", folder, do)
-            continue
-        device = there.stat().st_dev
-        if device not in seen:
-            seen.add(device)
-            usage = shutil.disk_usage(there)
-            yield disk_finding(what, usage.free, usage.total, folder)
-
-
-def _own_folders(config: PipelineConfig | None) -> Iterator[str]:
-    if config is not None and config.publish is not None and config.publish.path is not None:
-        path = config.publish.path
-        if "://" not in path:
-            yield path
-
-
 def _memory() -> Iterator[Finding]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= files < _FEW_FILES:
@@ -177,30 +141,3 @@ def _memory() -> Iterator[Finding]:
 
 def _time_zone() -> Iterator[Finding]:
     yield Finding(Severity.OK, "time_zone", f"time zone {time.strftime('%Z (%z)')}; Penstock works in UTC")
-
-
-def _masters(config: PipelineConfig) -> Iterator[tuple[str, int]]:
-    """The addresses of the cluster that the file, or the environment, names; none where Spark runs here."""
-    master = settle("doctor", lanes=1, settings=config.spark_settings).master
-    kind, _, hosts = master.partition("://")
-    if kind != "spark":
-        return
-    for one in hosts.split(","):
-        host, _, port = one.rpartition(":")
-        if host and port.isdecimal():
-            yield host.strip("[]"), int(port)
-
-
-def _reaching(host: str, port: int) -> Callable[[], Iterator[Finding]]:
-    def reach() -> Iterator[Finding]:
-        where = f"{host}:{port}"
-        try:
-            socket.create_connection((host, port), timeout=_CONNECT_S).close()
-        except OSError as exc:
-            what = f"Spark's master does not answer: {exc.strerror or type(exc).__name__}"
-            do = "start the cluster, or correct `master` in the section `spark` of the pipeline file"
-            yield Finding(Severity.FAULT, "spark", what, where, do)
-        else:
-            yield Finding(Severity.OK, "spark", "Spark's master answers", where)
-
-    return reach

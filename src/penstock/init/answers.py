@@ -20,7 +20,7 @@ class Answers:
         name: Of the pipeline; None: what the source is called, as far as a pipeline may be called so.
         patterns: Of the tables; none: all that the source has.
         capture: As `capture.source` has it; None: what the source turns out to be.
-        form: As `publish.format` has it; None: the usual one.
+        format: As `publish.format` has it.
         prefix: Of a connector's topics; when publishing, of one's own.
         topic: Of DbWatcher's messages, or of XDS documents.
         event_log: The log's table.
@@ -34,7 +34,7 @@ class Answers:
     name: str | None = None
     patterns: Sequence[str] = ()
     capture: str | None = None
-    form: str | None = None
+    format: str | None = None
     prefix: str | None = None
     topic: str | None = None
     event_log: str | None = None

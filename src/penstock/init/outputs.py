@@ -7,22 +7,12 @@ from typing import get_args
 from penstock.config.capture import kind_of_source
 from penstock.config.publish import FilesFormat, KafkaFormat
 from penstock.errors import ConfigError
-from penstock.init.answers import Answers
+from penstock.init.answers import Answers, ChoiceError
 from penstock.init.file_text import TARGET, Entry, OutputPart
 from penstock.init.places import ClusterPlace, DatabasePlace, Place, registry_entry
 
 _PUBLISHED = ("trigger_queue", "event_log")
 """Sources whose changes can be published."""
-
-
-def formats_of(place: Place, capture: str | None) -> tuple[str, ...]:
-    """The formats in which changes can be published to a place, the usual one first; none to a database."""
-    if isinstance(place, DatabasePlace):
-        return ()
-    if capture == "event_log":
-        return ("xds",)
-    formats = get_args(KafkaFormat) if isinstance(place, ClusterPlace) else get_args(FilesFormat)
-    return tuple(form for form in formats if form != "xds")
 
 
 def output_of(place: Place, capture: str, answers: Answers, name: str) -> OutputPart:
@@ -33,6 +23,7 @@ def output_of(place: Place, capture: str, answers: Answers, name: str) -> Output
         name: Of the pipeline.
 
     Raises:
+        ChoiceError: There are several formats.
         ConfigError: What is captured cannot be published there, or not in this format.
     """
     if isinstance(place, DatabasePlace):
@@ -40,8 +31,11 @@ def output_of(place: Place, capture: str, answers: Answers, name: str) -> Output
     if capture not in _PUBLISHED:
         do = "name a database: --target postgresql://USER@HOST/DATABASE"
         raise ConfigError(f"what comes from {capture} can be applied to a database, and not be published", do=do)
-    formats = formats_of(place, capture)
-    form = answers.form or formats[0]
+    known = get_args(KafkaFormat) if isinstance(place, ClusterPlace) else get_args(FilesFormat)
+    formats = [form for form in known if (form == "xds") == (capture == "event_log")]
+    form = answers.format or formats[0]
+    if answers.format is None and formats[1:]:
+        raise ChoiceError("changes are published", answer="format", choices=formats, default=form)
     if form not in formats:
         what = f"{capture} cannot be published there as {form}"
         raise ConfigError(what, where="--format", do=f"choose one of {', '.join(formats)}")

@@ -131,7 +131,7 @@ def propose(answers: Answers, environment: Mapping[str, str] = os.environ) -> Pr
         capture,
         output_of(target, capture.kind, answers, name),
         {table.name: _UNLOGGED for table in capture.tables if table.is_unlogged},
-        _schema(answers.file),
+        schema_path(answers.file),
     )
     pipeline, parts = _without_bad_tables(draft, parts)
     return Proposal(file_text(parts), pipeline.config, parts, pipeline.plan(), facts, sorted(draft.variables))
@@ -237,7 +237,7 @@ def _refuse_none_left(parts: FileParts) -> None:
         )
 
 
-def _schema(file: Path) -> str | None:
+def schema_path(file: Path) -> str | None:
     """Where editors find the JSON Schema, from the file: below its folder as a path that moves along with it."""
     package = Path(__file__).parents[1]
     # An installed package has it; a clone has it among its documentation.

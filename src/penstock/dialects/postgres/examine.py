@@ -159,7 +159,11 @@ class _Look:
         for pid, user, program, state, open_s in rows.fetchall():
             described = describe_session(user, program, state, None)
             what = f"session {pid} ({described}) has had a transaction open for {duration(open_s)}"
-            yield self._found(Severity.WARNING, "transactions", what, f"SELECT pg_terminate_backend({pid});")
+            do = f"SELECT pg_terminate_backend({pid});"
+            if state is not None and state.startswith("idle in transaction"):
+                limit = f"ALTER DATABASE {self._database} SET idle_in_transaction_session_timeout = '{_OPEN_FOR_S}s';"
+                do = f"{do} and so that none stays open: {limit}"
+            yield self._found(Severity.WARNING, "transactions", what, do)
 
     def _prepared_transactions(self) -> Iterator[Finding]:
         rows = self.connection.execute(

@@ -19,6 +19,7 @@ SHOWN_SETTINGS = (
     "fsync",
     "full_page_writes",
     "max_connections",
+    "max_locks_per_transaction",
     "max_prepared_transactions",
     "max_wal_size",
     "server_encoding",
