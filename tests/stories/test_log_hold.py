@@ -10,7 +10,11 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from penstock.alerts.alerts import Alerts
+from penstock.alerts.config import BodyFormat
+from penstock.alerts.receivers import Webhook
 from penstock.apply.listener import RunListener
+from penstock.apply.progress import Progress
 from penstock.dialects.sessions import HoldWatch
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event, SourceFacts
@@ -18,7 +22,9 @@ from penstock.history import Consumer, LogHold, OpenTransaction
 from penstock.pipeline.health import ProblemKind, problems
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
+from penstock.position import Scn
 from penstock.wiring import open_pipeline
+from tests.alerts.hook import serving
 from tests.lab import FILE, Lab
 
 SCHEMA = "CREATE TABLE t (id int PRIMARY KEY, v text)"
@@ -125,6 +131,30 @@ def test_a_run_says_it_once_and_when_it_is_over(away: Lab) -> None:
     assert "keeps no more of the log than it may" in heard.lines[1][1]
     look(one, away, heard)
     assert len(heard.lines) == 2
+
+
+def test_people_are_told_of_a_consumer_that_is_away_and_when_it_is_back(away: Lab) -> None:
+    one = pipeline(away, "{warn_gb: 0.0001}")
+    with serving() as hook:
+        told = Alerts(
+            away.name, Webhook(hook.url, form=BodyFormat.JSON, secret=None, timeout_s=5), every_s=300, end_s=10
+        )
+        told.began()
+        look(one, away, told)
+        (firing,) = hook.await_requests(1)
+
+        away.apply()
+        away.log.free(away.log.tick(), away.ledger.consumer().id)
+        look(one, away, told)
+        resolved = hook.await_requests(2)[1]
+        told.finished(Progress(Scn(1)), is_stopped=False)
+
+    assert (firing.json["kind"], firing.json["state"]) == ("log_held", "firing")
+    assert firing.json["facts"]["consumer"] == away.name
+    assert re.search(rf"the log keeps \d\.\d MB.* for consumer {away.name}", firing.json["text"])
+    assert (resolved.json["kind"], resolved.json["state"]) == ("log_held", "resolved")
+    assert resolved.json["text"].startswith(f"consumer {away.name} (")
+    assert "keeps no more of the log than it may" in resolved.json["text"]
 
 
 def test_a_prepared_transaction_is_named_and_nobody_is_given_up_for_it(away: Lab) -> None:

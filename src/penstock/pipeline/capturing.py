@@ -86,8 +86,13 @@ class Capturing:
         """Where changes come from and where they go, named without secrets."""
         raise NotImplementedError
 
-    def status(self) -> Status:
-        """Say where the pipeline stands."""
+    def status(self, log_hold: Callable[[], LogHold] | None = None) -> Status:
+        """Say where the pipeline stands.
+
+        Args:
+            log_hold: Finds what the log at the source takes. To look at it reads all of it, so whoever asks for the
+                status again and again gives one that looks now and then; `self.log_hold` where left out.
+        """
         raise NotImplementedError
 
     def changes(

@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.detail import Detail, QueuedCount
 from penstock.errors import PenstockError
-from penstock.pipeline.locks import NO_WORK, Work, WorkWatch
+from penstock.history import LogHold
+from penstock.pipeline.locks import NO_WORK, Work
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.status import PipelineState, Status
+
+_HOLD_SHARE = 0.01
+"""To find out what the log takes reads all of it: that takes no more than this part of the time."""
 
 _CONFLICTS = 20
 """How many of the last conflicts are seen."""
@@ -42,33 +46,51 @@ class Observation:
     took_s: float = 0.0
 
 
-def observe(pipeline: Pipeline | Publication, watch: WorkWatch) -> Observation:
-    """Look at a pipeline; a database that is out of reach is a part of what is seen, and no error.
+class Observer:
+    """Looks at a pipeline again and again; a database that is out of reach is a part of what is seen, and no error."""
 
-    Args:
-        watch: Of the same pipeline; it keeps its sessions from one call to the next.
-    """
-    began = time.monotonic()
-    return replace(_observed(pipeline, watch), took_s=time.monotonic() - began)
+    def __init__(self, pipeline: Pipeline | Publication) -> None:
+        """Look at this pipeline; nothing is connected to yet."""
+        self._pipeline = pipeline
+        self._watch = pipeline.watch_work()
+        self._hold: LogHold | None = None
+        self._hold_due_at = 0.0
 
+    def look(self) -> Observation:
+        """Look at it now; what the log takes is as old as a hundred times what it took to find out."""
+        began = time.monotonic()
+        return replace(self._observed(), took_s=time.monotonic() - began)
 
-def _observed(pipeline: Pipeline | Publication, watch: WorkWatch) -> Observation:
-    at = datetime.now(UTC)
-    try:
-        status = pipeline.status()
-        if status.state is PipelineState.NOT_SET_UP:
-            return Observation(at, status)
-        # An empty queue needs no second look.
-        queued = pipeline.queued_counts() if status.errors or status.held else ()
-        if not isinstance(pipeline, Pipeline):
-            return Observation(at, status, work=watch.look(), queued=queued)
-        return Observation(
-            at,
-            status,
-            detail=pipeline.detail(),
-            work=watch.look(),
-            conflicts=pipeline.conflicts(ConflictFilter(most=_CONFLICTS)),
-            queued=queued,
-        )
-    except PenstockError as exc:
-        return Observation(at, lost=str(exc))
+    def close(self) -> None:
+        """Close the sessions that are kept from one look to the next."""
+        self._watch.close()
+
+    def _observed(self) -> Observation:
+        at = datetime.now(UTC)
+        pipeline = self._pipeline
+        try:
+            status = pipeline.status(self._log_hold)
+            if status.state is PipelineState.NOT_SET_UP:
+                return Observation(at, status)
+            # An empty queue needs no second look.
+            queued = pipeline.queued_counts() if status.errors or status.held else ()
+            if not isinstance(pipeline, Pipeline):
+                return Observation(at, status, work=self._watch.look(), queued=queued)
+            return Observation(
+                at,
+                status,
+                detail=pipeline.detail(),
+                work=self._watch.look(),
+                conflicts=pipeline.conflicts(ConflictFilter(most=_CONFLICTS)),
+                queued=queued,
+            )
+        except PenstockError as exc:
+            return Observation(at, lost=str(exc))
+
+    def _log_hold(self) -> LogHold:
+        began = time.monotonic()
+        if self._hold is None or began >= self._hold_due_at:
+            self._hold = self._pipeline.log_hold()
+            now = time.monotonic()
+            self._hold_due_at = now + (now - began) / _HOLD_SHARE
+        return self._hold

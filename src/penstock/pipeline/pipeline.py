@@ -30,7 +30,7 @@ from penstock.config.limits import retry_limit
 from penstock.database import DatabasePlan, Emptying, SetupStep, Uncaptured
 from penstock.dialects.sessions import LockWatch
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
-from penstock.history import Consumer, HistoryError
+from penstock.history import Consumer, HistoryError, LogHold
 from penstock.pipeline import resync
 from penstock.pipeline.apply_run import ApplyRun, check_target, end_of_run
 from penstock.pipeline.capturing import Capturing
@@ -134,13 +134,13 @@ class Pipeline(Capturing):
         plan = plan.with_left_out(self._carry_out(plan, printer="plan"))
         return replace(plan, refused=self._parted())
 
-    def status(self) -> Status:
+    def status(self, log_hold: Callable[[], LogHold] | None = None) -> Status:
         """Say where the pipeline stands; while the source is out of reach, as far as the ledger knows."""
         if not self._target.has_ledger():
             return not_set_up(self.config.name)
         with closing(self._target.ledger()) as ledger:
             try:
-                return self._status(ledger)
+                return self._status(ledger, log_hold or self.log_hold)
             except RetryableError as exc:
                 # Where it is the target that went, what follows says so.
                 process, copied = ledger.state(), ledger.instantiated()
@@ -154,7 +154,7 @@ class Pipeline(Capturing):
                     copied=list(copied.values()),
                 )
 
-    def _status(self, ledger: TargetLedger) -> Status:
+    def _status(self, ledger: TargetLedger, log_hold: Callable[[], LogHold]) -> Status:
         if not self._source.has_capture():
             return not_set_up(self.config.name)
         with closing(self._source.open_source()) as stream:
@@ -163,7 +163,7 @@ class Pipeline(Capturing):
                 process = held_state(ledger, stream)
             except OperatorError as exc:
                 process, refused = ledger.state(), str(exc)
-            copied, hold = ledger.instantiated(), self.log_hold()
+            copied, hold = ledger.instantiated(), log_hold()
             versions = stream.tables()
             followed = set(self.followed(versions, copied)) - given_up(versions, copied)
             return status_of(

@@ -20,7 +20,7 @@ from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
 from penstock.database import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
-from penstock.history import Consumer, History, HistoryError, no_set, other_pipeline
+from penstock.history import Consumer, History, HistoryError, LogHold, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
@@ -119,11 +119,11 @@ class Publication(Capturing):
         self._sink.make(self.config.capture.name, tables)
         return plan.with_left_out(self._carry_out(plan, printer="plan"))
 
-    def status(self) -> Status:
+    def status(self, log_hold: Callable[[], LogHold] | None = None) -> Status:
         """Say where the pipeline stands; while the source is out of reach, as far as it was published."""
         is_made = self._sink.is_made()
         try:
-            return self._status(is_made=is_made)
+            return self._status(log_hold or self.log_hold, is_made=is_made)
         except RetryableError as exc:
             # If it is the sink that is out of reach, what follows says so.
             process = self._sink.process() if is_made else None
@@ -138,7 +138,7 @@ class Publication(Capturing):
             )
             return self._as_publishing(found)
 
-    def _status(self, *, is_made: bool) -> Status:
+    def _status(self, log_hold: Callable[[], LogHold], *, is_made: bool) -> Status:
         if not is_made or not self._source.has_capture():
             found = not_set_up(self.config.name)
             return self._as_publishing(self._with_published(found) if is_made else found)
@@ -147,7 +147,7 @@ class Publication(Capturing):
         copies = self._sink.copies()
         copied = copies.copied
         with closing(self._source.open_source()) as stream:
-            current, hold = root_versions(stream.tables()), self.log_hold()
+            current, hold = root_versions(stream.tables()), log_hold()
             followed = {name for name in self.followed(current.values(), copied) if name in current}
             whole = {name for name in followed if copies.is_copied(current[name].id, name)}
             requests = self._sink.requests()

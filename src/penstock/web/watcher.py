@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from penstock.change import TableName
 from penstock.config.pipeline import PipelineConfig
 from penstock.errors import PenstockError
-from penstock.pipeline.observation import Observation, observe
+from penstock.pipeline.observation import Observation, Observer
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.web.samples import CurvePoint, Samples, sample_of
@@ -28,9 +28,9 @@ WATCHED_EVERY_S = 2.0
 UNWATCHED_EVERY_S = 10.0
 """How often to look, with the page open somewhere and without: the curves go on without it."""
 
-_SHARE = 20
-_SLOWEST_S = 5.0
-"""Looking takes a twentieth of the time, and so is rarer where servers are busy, though no rarer than this."""
+_SHARE = 0.04
+_SLOWEST_S = 30.0
+"""Looking takes this part of the time, and so is rarer where servers are busy, though no rarer than this."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,16 @@ class Watcher:
     def _work(self) -> None:
         try:
             pipeline = self.open_pipeline(self.config)
-            watching = pipeline.watch_work()
+            looking = Observer(pipeline)
         except PenstockError as exc:
             self._note(Observation(datetime.now(UTC), lost=str(exc)))
             return
-        with closing(watching) as watch:
+        with closing(looking) as observer:
             while not self._over.is_set():
                 self._soon.clear()
                 began = time.monotonic()
                 try:
-                    self._note(observe(pipeline, watch))
+                    self._note(observer.look())
                 except Exception as exc:
                     # The page goes on; a fault of ours must not end what it runs beside. The text may hold a value.
                     log.warning("the page could not look at pipeline %s: %s", self.name, type(exc).__name__)
@@ -145,7 +145,7 @@ class Watcher:
 
     def _every_s(self, took_s: float) -> float:
         every_s = WATCHED_EVERY_S if self._watching else UNWATCHED_EVERY_S
-        return max(every_s, min(_SHARE * took_s, _SLOWEST_S))
+        return max(every_s, min(took_s / _SHARE, _SLOWEST_S))
 
     def _rest(self, took_s: float) -> None:
         end = time.monotonic() + self._every_s(took_s)

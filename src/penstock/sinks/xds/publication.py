@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from penstock.config import PipelineConfig
 from penstock.config.limits import retry_limit
 from penstock.database import DatabasePlan, SetupStep
 from penstock.errors import OperatorError, RetryableError
-from penstock.history import Consumer
+from penstock.history import Consumer, LogHold
 from penstock.pipeline.capturing import Capturing
 from penstock.pipeline.connectors import Installable, RunLock
 from penstock.pipeline.locks import Holders
@@ -102,7 +102,7 @@ class EventLogPublication(Publication):
         self._take(plan, printer="plan")
         return plan
 
-    def status(self) -> Status:
+    def status(self, log_hold: Callable[[], LogHold] | None = None) -> Status:
         """Say where the pipeline stands."""
         found = replace(not_set_up(self.config.name), publishes_to=self._documents.label)
         if not self._log.has_capture():

@@ -326,8 +326,10 @@ class PostgresChangeLog(ChangeLog):
                 self._sql()
                 .execute(
                     f"SELECT coalesce(sum(changes), 0)::bigint, min(at), pg_total_relation_size('{self._set}.log')"
-                    f" FROM {self._set}.log WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)",
-                    [tick.snapshot.text if tick else "1:1:"],
+                    # What is below xmin is visible: the index leaves it out.
+                    f" FROM {self._set}.log, pg_snapshot_xmin(%(s)s::pg_snapshot) low"
+                    " WHERE xid >= low AND NOT pg_visible_in_snapshot(xid, %(s)s::pg_snapshot)",
+                    {"s": tick.snapshot.text if tick else "1:1:"},
                 )
                 .fetchone()
             )
