@@ -15,11 +15,13 @@ import json
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +46,47 @@ def run(
         asked = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}}
         code = _server(os.getpid()).ask({**asked, "out": str(out), "err": str(err)}, timeout)
         return code, out.read_text(), err.read_text()
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[None]:
+    """Put a `penstock` into a folder, for a PATH, whose commands are forked off; not those that go on until killed.
+
+    Its streams are the caller's: a terminal stays one.
+    """
+    python, address = sys.executable, str(folder / "address")
+    (folder / "penstock").write_text(_INSTALLED.format(python=python, address=address))
+    (folder / "penstock").chmod(0o755)
+    with socketserver.ThreadingUnixStreamServer(address, _Asked) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+
+
+_INSTALLED = """\
+#!{python} -SE
+import json, os, socket, sys
+
+if sys.argv[1:2] in (["run"], ["web"]):
+    os.execv({python!r}, [{python!r}, "-c", "from penstock.cli.main import main; main()", *sys.argv[1:]])
+streams = {{name: f"/proc/{{os.getpid()}}/fd/{{number}}" for name, number in (("out", 1), ("err", 2))}}
+asked = {{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), **streams}}
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    server.sendall(json.dumps(asked).encode())
+    server.shutdown(socket.SHUT_WR)
+    sys.exit(int(server.makefile().read()))
+"""
+
+
+class _Asked(socketserver.StreamRequestHandler):
+    """Hands a command on to the server of this process, and its exit code back."""
+
+    def handle(self) -> None:
+        code = _server(os.getpid()).ask(json.loads(self.rfile.read()), timeout=300)
+        self.wfile.write(str(code).encode())
 
 
 class _Server:
@@ -175,6 +218,8 @@ def _become(asked: Mapping[str, Any]) -> None:
         os.close(stream)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    if os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Where temporary files go is in the environment, too.
     tempfile.tempdir = None
     os.chdir(asked["folder"])

@@ -246,6 +246,24 @@ def test_a_command_that_does_not_exist_is_seen() -> None:
     ]
 
 
+def targets(markdown: str) -> list[str]:
+    """Every target of `make ...` in shell blocks and in running text; "" for one without: it installs nothing."""
+    commands = [line for block in blocks(markdown, "sh") for line in block.splitlines()]
+    spans = [token.content for token in tokens(markdown) if token.type == "code_inline"]
+    commands += [span for span in spans if re.fullmatch(r"make [a-z-]+( [A-Z]+=.*)?", span)]
+    return [found[1] or "" for one in commands if (found := re.match(r"make\b(?: ([a-z-]+))?", one))]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "CONTRIBUTING.md"])
+def test_every_target_of_make_that_is_named_exists(name: str) -> None:
+    assert set(targets(text(name))) <= set(re.findall(r"^([a-z-]+):", text("Makefile"), re.M))
+
+
+def test_a_make_without_a_target_is_seen() -> None:
+    page = "```sh\nmake && cd x\nmake install\n```\n`make` a change, `make bench ROUNDS=1`"
+    assert targets(page) == ["", "install", "bench"]
+
+
 def rows(name: str, heading: str) -> list[list[Token]]:
     """The cells of each row of the page's table of three columns whose first heading this is."""
     cells: list[Token] = []

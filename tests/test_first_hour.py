@@ -1,10 +1,11 @@
 """The tutorial and the page of symptoms are played as they stand, and print what they show; so is SQL for the roles.
 
-It takes a minute: two first copies and some twenty commands, each a process of its own, as for somebody who types them.
+It takes half a minute: two first copies and some thirty commands, each a process of its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from scripts.reference.first_hour import (
 )
 
 from penstock.demo.servers import EmbeddedPostgres
+from tests import forking
 from tests.conftest import FAST
 
 ROOT = Path(__file__).parents[1]
@@ -36,9 +38,12 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def surroundings(server: EmbeddedPostgres) -> Iterator[dict[str, str]]:
+def surroundings(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of somebody who has just begun; what they made goes afterwards."""
-    yield environment(server.programs, server.port) | {"PENSTOCK_CACHE": ""}
+    folder = tmp_path_factory.mktemp("installed")
+    found = environment(server.programs, server.port)
+    with forking.installed(folder):
+        yield found | {"PENSTOCK_CACHE": "", "PATH": f"{folder}{os.pathsep}{found['PATH']}"}
     with psycopg.connect(server.url(), autocommit=True) as connection:
         for database in ("shop", "copy"):
             connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
