@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.errors import ShownEntry
+from penstock.text import count
 from penstock.web.edits import can_edit, kind_of
 from penstock.web.jobs import Job
 from penstock.web.queue import CHANGES, Queue, QueueFilter, place_text
@@ -117,7 +118,7 @@ class QueuePages:
             number = await in_thread(lambda: queue.errors().count(wanted.filter))
             is_retry = request.path_params["action"] == "retry"
             what = "Dry run of" if "dry" in form else "Retry" if is_retry else "Give up"
-            return self._confirm(request, name, f"{what} {number:,} transactions?", number, form)
+            return self._confirm(request, name, f"{what} {count(number, 'transaction')}?", number, form)
         if request.path_params["action"] == "retry":
             job = await in_thread(queue.retry_all, wanted, form)
         else:
