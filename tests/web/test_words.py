@@ -40,6 +40,7 @@ def waits(seconds: float) -> Observation:
         (seen(), "following", "good"),
         (seen(errors=1), "following, with errors", "bad"),
         (seen(lag_s=31.0), "catching up", "late"),
+        (seen(lag_s=31.0, errors=1), "catching up, with errors", "bad"),
         (seen(lag_s=None, to_copy=2), "copying", "busy"),
         (seen(source_lost="away"), "source out of reach", "bad"),
         (waits(6), "waits for a lock", "late"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,11 +31,13 @@ def demo(
     with ExitStack() as stack:
         door = None if web is None else stack.enter_context(prepared(web, PageOptions(), option="--web"))
         stack.enter_context(logging_to_console(LogFormat.TEXT, quiet=json))
+        stack.enter_context(_interrupted_by_signals())
 
         def beside(config: PipelineConfig) -> AbstractContextManager[object]:
             return nullcontext() if door is None else served(door, [config])
 
-        ending = play((lambda _: None) if json else say_wrapped, seconds=seconds, beside=beside)
+        wait = input if door is not None and not json and sys.stdin.isatty() else None
+        ending = play((lambda _: None) if json else say_wrapped, seconds=seconds, beside=beside, wait=wait)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
         print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
@@ -40,6 +45,22 @@ def demo(
         show(ending)
     if not is_good:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """End as by Ctrl-C when told to, or when the terminal is closed: servers that the demo started end with it."""
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def show(ending: Ending) -> None:

@@ -95,11 +95,13 @@ def play(
     *,
     seconds: int,
     beside: Callable[[PipelineConfig], AbstractContextManager[object]] = lambda _: nullcontext(),
+    wait: Callable[[], object] | None = None,
 ) -> Ending:
     """Play the demo, with pgbench at work for so many seconds; `say` is given the story line by line.
 
     Args:
         beside: Begins what goes on beside the story once the pipeline is set up, such as a page that shows it.
+        wait: Returns when the reader has seen enough of the transaction that failed; None: go on at once.
     """
     teller = Teller(say)
     teller.tell("starting two PostgreSQL servers")
@@ -117,8 +119,12 @@ def play(
         assert isinstance(pipeline, Pipeline)
         pipeline.setup()
         teller.tell("penstock setup: capture and ledger installed, target tables created")
-        with beside(pipeline.config):
-            return _play(teller, pipeline, bank, copy, seconds)
+        try:
+            with beside(pipeline.config), _Run(pipeline, teller.listener) as run:
+                return _play(teller, pipeline, run, _Servers(bank, copy), seconds=seconds, wait=wait)
+        except KeyboardInterrupt:
+            teller.tell("stopping the run and both servers")
+            raise
 
 
 def _make_role(file: Path, copy: EmbeddedPostgres) -> None:
@@ -129,28 +135,58 @@ def _make_role(file: Path, copy: EmbeddedPostgres) -> None:
             psycopg.RawCursor(connection).execute(line.encode())
 
 
-def _play(teller: Teller, pipeline: Pipeline, bank: EmbeddedPostgres, copy: EmbeddedPostgres, seconds: int) -> Ending:
-    run = _Run(pipeline, teller.listener)
+@dataclass(frozen=True)
+class _Servers:
+    bank: EmbeddedPostgres
+    copy: EmbeddedPostgres
+
+
+def _play(
+    teller: Teller,
+    pipeline: Pipeline,
+    run: _Run,
+    servers: _Servers,
+    *,
+    seconds: int,
+    wait: Callable[[], object] | None,
+) -> Ending:
+    bank, copy = servers.bank, servers.copy
     teller.tell("penstock run: starting Spark, copying the tables")
     run.await_following()
     teller.tell(f"pgbench: TPC-B with {_CLIENTS} clients for {seconds} seconds")
     began = time.monotonic()
-    threading.Timer(seconds / 3, lambda: _make_one_fail(teller, bank, copy)).start()
-    _pgbench(bank, "-n", "-c", str(_CLIENTS), "-T", str(seconds), "-M", "prepared")
+    failing = threading.Timer(seconds / 3, lambda: _make_one_fail(teller, bank, copy))
+    try:
+        failing.start()
+        _pgbench(bank, "-n", "-c", str(_CLIENTS), "-T", str(seconds), "-M", "prepared")
+    finally:
+        failing.cancel()
     teller.tell("pgbench is done; catching up")
     run.await_caught_up()
     elapsed = time.monotonic() - began
     for entry in pipeline.errors().entries():
         teller.show_error(entry)
-    teller.tell("removing the cause: the row that somebody had put into the copy by hand")
-    with psycopg.connect(copy.url(), autocommit=True) as connection:
-        connection.execute("DELETE FROM pgbench_branches WHERE filler = 'by hand'")
-    done = list(pipeline.retry([entry.id for entry in pipeline.errors().entries()]))
-    teller.tell(f"penstock errors retry --all: {len(done)} applied")
+    if wait is not None:
+        teller.tell("the page is yours until you press Enter: see there what differs, edit, try, retry")
+        teller.tell(f"to change the copy by hand: psql {copy.url()}")
+        wait()
+    _empty_queue(teller, pipeline, copy)
     teller.tell("penstock verify: comparing every table, row by row")
     verified = pipeline.verify(teller)
     progress = run.end()
     return Ending(progress, elapsed, len(pipeline.errors().entries()), verified)
+
+
+def _empty_queue(teller: Teller, pipeline: Pipeline, copy: EmbeddedPostgres) -> None:
+    failed = [entry.id for entry in pipeline.errors().entries()]
+    if not failed:
+        teller.tell("the error queue is empty")
+        return
+    teller.tell("removing the cause: the row that somebody had put into the copy by hand")
+    with psycopg.connect(copy.url(), autocommit=True) as connection:
+        connection.execute("DELETE FROM pgbench_branches WHERE filler = 'by hand'")
+    done = list(pipeline.retry(failed))
+    teller.tell(f"penstock errors retry --all: {len(done)} applied")
 
 
 def _make_one_fail(teller: Teller, bank: EmbeddedPostgres, copy: EmbeddedPostgres) -> None:
@@ -172,7 +208,15 @@ class _Run:
         self._result: Progress | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="run")
+
+    def __enter__(self) -> _Run:
         self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Stop it while its servers are there: it would wait for them to come back."""
+        self._stop.set()
+        self._thread.join()
 
     def await_following(self) -> None:
         """Wait until every table is copied."""

@@ -35,7 +35,7 @@ class CurvePoint:
     def to_json(self) -> list[Any]:
         """The same as the page's script takes it."""
         lag_s = None if self.lag_s is None else round(self.lag_s, 2)
-        return [round(self.at_s, 1), lag_s, self.changes, self.backlog, self.held]
+        return [round(self.at_s, 3), lag_s, self.changes, self.backlog, self.held]
 
 
 def sample_of(seen: Observation) -> CurvePoint:

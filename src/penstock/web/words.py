@@ -56,9 +56,9 @@ def state_of(seen: Observation | None) -> ShownState:
         return ShownState("waits for a lock", Mood.LATE)
     if status.to_copy:
         return ShownState("copying", Mood.BUSY)
-    if status.lag_s is not None and status.lag_s > _LATE_S:
-        return ShownState("catching up", Mood.LATE)
-    return ShownState("following, with errors", Mood.BAD) if status.errors else ShownState("following", Mood.GOOD)
+    is_late = status.lag_s is not None and status.lag_s > _LATE_S
+    word, mood = ("catching up", Mood.LATE) if is_late else ("following", Mood.GOOD)
+    return ShownState(f"{word}, with errors", Mood.BAD) if status.errors else ShownState(word, mood)
 
 
 @dataclass(frozen=True)
