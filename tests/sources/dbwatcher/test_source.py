@@ -563,7 +563,7 @@ def test_a_file_that_was_read_half_is_told_before_the_next_one_is_read(tmp_path:
         file.write(message("8", put_in(8, 21, "8")))
     folder.put(message("9", put_in(9, 22, "9")))
 
-    with pytest.raises(HistoryError, match=r"file 000002\.xml was read, and has another size now"):
+    with pytest.raises(HistoryError, match=r"file 000002\.xml was read, and holds something else now"):
         messages.next_slice(messages.end())
 
 

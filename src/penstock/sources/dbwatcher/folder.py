@@ -126,7 +126,7 @@ class FolderMessages(MessageLog):
     def _refuse_growth(self) -> None:
         """Make sure that the last file was whole when it was read; nobody would read what it has got since."""
         if self._files and self.storage.size(self._files[-1].name) != self._files[-1].size:
-            raise _changed(f"file {self._files[-1].name} was read, and has another size now", self.label)
+            raise _changed(f"file {self._files[-1].name} was read, and holds something else now", self.label)
 
     def _names(self) -> Sequence[str]:
         """Return the names of all files; those that were met before are the first of them."""
