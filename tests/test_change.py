@@ -45,9 +45,11 @@ def test_operations_are_spelled_as_the_stream_spells_them() -> None:
         pytest.param(TableName("public", "t"), TableName("Public", "t"), id="letter case of the schema"),
         pytest.param(TableName("public", "t"), TableName("public", "T"), id="letter case of the table"),
         pytest.param(TableName("a.b", "c"), TableName("a", "b.c"), id="a dot inside a name"),
+        pytest.param(TableName("a\\", "b.c"), TableName("a\\.b", "c"), id="a dot behind a backslash"),
     ],
 )
 def test_names_that_the_database_keeps_apart_are_different(one: TableName, other: TableName) -> None:
+    assert one.key != other.key
     assert one != other
     assert len({one, other}) == 2
 

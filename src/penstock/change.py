@@ -89,6 +89,12 @@ class TableName:
     def __str__(self) -> str:
         return printable(f"{self.schema}.{self.name}")
 
+    @property
+    def key(self) -> str:
+        """A text that no other table has: a schema may be called `a.b`, and a table `b.c`."""
+        schema = self.schema.replace("\\", "\\\\").replace(".", "\\.")
+        return f"{schema}.{self.name}"
+
 
 MESSAGES = TableName("penstock", "message")
 """Stands where a change has its table, for messages, which are of none; no table of a user has this name."""

@@ -24,6 +24,7 @@ from penstock.schema import Column, Dictionary, TableSchema
 from penstock.sinks.dbwatcher import encoder, keys
 from penstock.sinks.dbwatcher.encoder import MessageEncoder, MessageSettings
 from penstock.sinks.dbwatcher.folder import MessageFolder
+from penstock.sinks.dbwatcher.keys import copy_id
 from penstock.sinks.events.encoding import CopyPlace, takes_all
 from penstock.sinks.events.publisher import begin_run, make_position
 from penstock.sinks.events.put_aside import OnBadValue, PutAside
@@ -151,6 +152,12 @@ def test_keys_grow_over_transactions_and_in_each_begin_anew() -> None:
 
     found_keys = [int(row.attributes["replKey"]) for told in found for m in read(told.records) for row in m.rows]
     assert found_keys == [(8 << 26) + 1, (8 << 26) + 2, (9 << 26) + 1]
+
+
+def test_no_two_tables_have_the_same_name_of_a_copy() -> None:
+    tables = TableName("x", "a.b"), TableName("x.a", "b")
+    assert len({copy_id(7, table, number) for table in tables for number in (0, 1)}) == 4
+    assert copy_id(7, TableName("public", "t")) == "copy.7.public.t"
 
 
 def test_more_changes_than_there_are_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

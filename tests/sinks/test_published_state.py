@@ -17,7 +17,8 @@ from penstock.sinks.events.state import (
 )
 from penstock.snapshot.chunk import Chunk
 
-T, U = TableName("public", "t"), TableName("public", "u.v")
+# With a dot between, they look the same.
+T, U = TableName("public", "u.v"), TableName("public.u", "v")
 IDS = {T: 7, U: 8}
 
 Step = tuple[PublishedState, Sequence[StateEntry]]

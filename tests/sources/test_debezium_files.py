@@ -85,6 +85,18 @@ def test_another_history_is_refused_by_the_next_run_and_by_one_that_goes_on(
         list(running.read(LINES, 0, running.extents()[LINES].end))
 
 
+def test_a_file_that_was_read_half_is_told_before_the_next_one_is_read(folder: Path) -> None:
+    """Its first half may end behind a line."""
+    running = log(folder)
+    running.extents()
+    with (folder / NAMES[-1]).open("a") as file:
+        file.write(line("more"))
+    (folder / "0004.jsonl").write_text(line("behind"))
+
+    with pytest.raises(HistoryError, match=rf"file {NAMES[-1]} was read, and holds something else now"):
+        running.extents()
+
+
 def test_a_task_that_reads_a_file_anew_notices_that_it_has_changed(folder: Path) -> None:
     of = log(folder)
     of.extents()

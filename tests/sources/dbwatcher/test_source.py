@@ -554,6 +554,19 @@ def test_files_that_were_read_stay_as_they_are(tmp_path: Path, how: str) -> None
             messages.end()
 
 
+def test_a_file_that_was_read_half_is_told_before_the_next_one_is_read(tmp_path: Path) -> None:
+    """Its first half may end behind a message, and the numbers of messages may be missing."""
+    folder = Folder(tmp_path, CREATE, message("7", put_in(7, 20, "7")))
+    messages = folder.open()
+    read(messages)
+    with (folder.path / "000002.xml").open("a") as file:
+        file.write(message("8", put_in(8, 21, "8")))
+    folder.put(message("9", put_in(9, 22, "9")))
+
+    with pytest.raises(HistoryError, match=r"file 000002\.xml was read, and holds something else now"):
+        messages.next_slice(messages.end())
+
+
 def test_files_whose_numbers_have_a_hole_or_another_order_are_refused(tmp_path: Path) -> None:
     one = [message(str(n), put_in(n, n, str(n))) for n in range(3)]
     names: Sequence[Sequence[str]] = [("1.xml", "2.xml", "4.xml"), ("m-9.xml", "m-10.xml"), ("0" * 19 + "2.xml",)]

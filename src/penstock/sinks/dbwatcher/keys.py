@@ -38,4 +38,4 @@ def copy_id(at: int, table: TableName, number: int = 0) -> str:
         number: Tells copies as of the same position apart, which receivers would take for repeats of each other.
     """
     numbered = f"{at}-{number}" if number else str(at)
-    return f"copy.{numbered}.{table.schema}.{table.name}"
+    return f"copy.{numbered}.{table.key}"

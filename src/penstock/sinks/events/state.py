@@ -54,7 +54,7 @@ class CopiedTable:
     def entry(self) -> StateEntry:
         """As it is kept."""
         named = {"schema": self.table.schema, "name": self.table.name, "id": self.id, "cut": _cut_json(self.cut)}
-        return StateEntry(f"copied {self.table.schema}.{self.table.name}", named)
+        return StateEntry(f"copied {self.table.key}", named)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RequestedCopy:
     def entry(self) -> StateEntry:
         """As it is kept."""
         named = {"schema": self.table.schema, "name": self.table.name, "id": self.id, "recreates": self.recreates}
-        return StateEntry(f"requested {self.table.schema}.{self.table.name}", named)
+        return StateEntry(f"requested {self.table.key}", named)
 
 
 @dataclass(frozen=True)
@@ -438,7 +438,7 @@ def _requested(value: Mapping[str, Any]) -> RequestedCopy:
 
 
 def _cancelled_key(table: TableName) -> str:
-    return f"cancelled {table.schema}.{table.name}"
+    return f"cancelled {table.key}"
 
 
 def _cancelled_entry(table: TableName, id_: int) -> StateEntry:

@@ -30,11 +30,13 @@ class _File(NamedTuple):
 
     Attributes:
         last: The position of its last message.
+        size: In bytes.
         chain: A digest of the names and contents of all files up to this one.
     """
 
     name: str
     last: int
+    size: int
     chain: bytes
 
 
@@ -68,6 +70,7 @@ class FolderMessages(MessageLog):
     def later(self, after: Scn) -> Iterator[StoredMessage]:
         """Yield the messages behind a position that are there now, in order."""
         names = self._names()
+        self._refuse_growth()
         known = bisect_left(self._files, int(after) + 1, key=lambda file: file.last)
         for file in list(self._files[known:]):
             yield from (message for message in self._messages(file.name) if message.place.position > after)
@@ -120,6 +123,11 @@ class FolderMessages(MessageLog):
                 if message.place.position >= position:
                     break
 
+    def _refuse_growth(self) -> None:
+        """Make sure that the last file was whole when it was read; nobody would read what it has got since."""
+        if self._files and self.storage.size(self._files[-1].name) != self._files[-1].size:
+            raise _changed(f"file {self._files[-1].name} was read, and holds something else now", self.label)
+
     def _names(self) -> Sequence[str]:
         """Return the names of all files; those that were met before are the first of them."""
         # A folder that is filled meanwhile may be listed without a file, but with a later one. What came before the
@@ -145,7 +153,7 @@ class FolderMessages(MessageLog):
         if at == len(self._files):
             chain = self._files[-1].chain if self._files else b""
             told = b"\0".join((chain, name.encode(), digest))
-            self._files.append(_File(name, first + len(bodies) - 1, digest_of(told)))
+            self._files.append(_File(name, first + len(bodies) - 1, size, digest_of(told)))
         at_us = self.storage.written_at_us(name)
         for number, body in enumerate(bodies):
             place = Place(Scn(first + number), name, number, digest if len(body) == size else digest_of(body))

@@ -29,6 +29,7 @@ class _File(NamedTuple):
 
     Attributes:
         first, end: The offsets of its lines, from the first up to, but without, the last.
+        size: In bytes.
         digest: Of its content.
         chain: Of the names and contents of all files up to this one.
     """
@@ -36,6 +37,7 @@ class _File(NamedTuple):
     name: str
     first: int
     end: int
+    size: int
     digest: bytes
     chain: bytes
 
@@ -165,12 +167,15 @@ class FileLog:
                     raise _changed(f"file {gone[0]} was read, and is not there any more", self.label)
                 below = next(name for name in names if name not in known)
                 raise _changed(f"file {below} came below those that were read, up to {known[-1]}", self.label)
+            if files and self.storage.size(files[-1].name) != files[-1].size:
+                # It was not whole when it was read, and nobody would read what it has got since.
+                raise _changed(f"file {files[-1].name} was read, and holds something else now", self.label)
             for name in names[len(known) :]:
                 content = self.storage.read(name)
                 first, chain = (files[-1].end, files[-1].chain) if files else (0, b"")
                 digest = _digest(content)
                 chain = _digest(b"\0".join((chain, name.encode(), digest)))
-                files.append(_File(name, first, first + len(_split(content)), digest, chain))
+                files.append(_File(name, first, first + len(_split(content)), len(content), digest, chain))
             return files
 
 
