@@ -411,6 +411,50 @@ def test_a_sequence_that_may_not_be_read_is_named_before_anything_is_done(lab: L
         lab.source.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
+def test_a_sequence_that_no_column_uses_goes_on_where_the_source_s_stands(lab: Lab, spark: object) -> None:
+    for database in (lab.source, lab.target):
+        database.execute("CREATE SEQUENCE invoice START 1000; CREATE SEQUENCE ahead")
+    lab.source.execute("CREATE SEQUENCE only_there; CREATE TABLE t (id int PRIMARY KEY)")
+    lab.target.execute("SELECT setval('ahead', 50)")
+    pipeline = lab.pipeline()
+    pipeline.setup()
+    lab.source.execute("SELECT nextval('invoice'), nextval('invoice'), nextval('ahead'), nextval('only_there')")
+
+    catch_up(pipeline)
+
+    assert lab.target.execute("SELECT nextval('invoice'), nextval('ahead')").fetchone() == (1002, 51)
+    lab.source.execute("SELECT setval('invoice', 2000)")
+    assert moved(cut_over(pipeline)) == [("public.invoice", "2000")]
+
+
+def test_a_sequence_of_the_target_that_may_not_be_moved_is_named(lab: Lab, spark: object) -> None:
+    role = f"few_{lab.target.info.dbname}"
+    tables = "CREATE SEQUENCE invoice; CREATE TABLE t (id serial PRIMARY KEY)"
+    lab.source.execute(tables)
+    lab.target.execute(f"{tables}; CREATE ROLE {role} LOGIN; GRANT SET ON PARAMETER session_replication_role TO {role}")
+    lab.target.execute(f"GRANT CREATE, TEMPORARY ON DATABASE {lab.target.info.dbname} TO {role}")
+    lab.target.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON t TO {role}")
+    admin, lab.target_url = lab.target_url, lab.target_url.replace("postgres@", f"{role}@")
+    try:
+        pipeline = lab.pipeline()
+        needed = [f'GRANT SELECT, UPDATE ON SEQUENCE "public"."{name}" TO "{role}"' for name in ("invoice", "t_id_seq")]
+        assert pipeline.plan().target.recommended == needed
+        assert "t_id_seq" not in notes(pipeline)
+        pipeline.setup()
+        lab.source.execute("INSERT INTO t DEFAULT VALUES; SELECT nextval('invoice')")
+        catch_up(pipeline)
+        with pytest.raises(OperatorError, match="no right to move sequence") as refused:
+            cut_over(pipeline)
+        assert refused.value.do == "; ".join(needed)
+        lab.target.execute(f"GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO {role}")
+        assert pipeline.plan().target.recommended == []
+        assert cut_over(pipeline).is_ready
+        assert lab.target.execute("SELECT nextval('t_id_seq'), nextval('invoice')").fetchone() == (2, 2)
+    finally:
+        lab.target_url = admin
+        lab.target.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
 def test_what_the_target_refuses_is_named_and_keeps_nothing_else_from_being_made(lab: Lab, spark: object) -> None:
     lab.source.execute(
         'CREATE SCHEMA "se q"; CREATE SEQUENCE "se q".a; CREATE SEQUENCE b;'

@@ -363,3 +363,18 @@ class Longest:
         began = time.monotonic()
         yield
         self.of[kind] = max(self.of.get(kind, 0.0), time.monotonic() - began)
+
+
+def test_a_publication_of_all_tables_is_named_before_anything_is_done(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
+    pipeline = lab.pipeline()
+
+    (fault,) = pipeline.plan().source.faults
+
+    assert str(fault).startswith("publication 'p' is for all tables, and would publish those of the capture set")
+    with pytest.raises(OperatorError, match="publication 'p'"):
+        pipeline.setup()
+    assert lab.source.execute("SELECT to_regnamespace('penstock_lab')").fetchone() == (None,)
+    lab.source.execute("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
+    pipeline.setup()
+    assert pipeline.plan().is_done

@@ -98,6 +98,8 @@ class PostDataObject:
 class SequenceLink:
     """A sequence of the source, and a column of the target that is to go on where it stands.
 
+    One that no column uses is linked to the target's of the same name, which stands in `table`; `column` is empty.
+
     Attributes:
         start: The first value of the source's.
     """
@@ -211,6 +213,10 @@ def read_post_data(connection: Connection, tables: Sequence[Renamed]) -> PostDat
         *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in _closed(connection, hidden)),
         *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
     ]
+    schemas = {one.table.schema for one in plain}
+    # One that nobody may read is no reason to refuse a cutover: tables do without it.
+    free = [use for use in read_uses(connection, (), free_in=schemas) if use.may_read]
+    links += [SequenceLink(use.name, use.table, use.column, use.may_read, use.start) for use in free]
     return PostData(pieces, left_out, links, grants, objects)
 
 

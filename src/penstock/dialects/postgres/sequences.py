@@ -1,4 +1,4 @@
-"""Sequences that columns draw their values from: which there are, and where they stand."""
+"""Sequences, and the columns that draw their values from them: which there are, and where they stand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class SequenceUse:
 
     Attributes:
         name: The sequence's own name.
-        how: `identity`, `owned` or `default`.
+        table: The column's table; the sequence's own name where no column uses it.
+        column: Empty where no column uses it.
+        how: `identity`, `owned`, `default`, or `free` where no column uses it.
         options: `AS bigint INCREMENT BY 1 ...`, as `CREATE SEQUENCE` takes them.
         increment: What it is moved by; below 0 it descends.
         does_cycle: After its last value it begins again.
@@ -48,15 +50,19 @@ class SequenceUse:
     most: int
 
 
-def read_uses(connection: Connection, tables: Iterable[TableName]) -> list[SequenceUse]:
-    """Return the sequences of tables, once for each column and way in which they are used."""
+def read_uses(connection: Connection, tables: Iterable[TableName], *, free_in: Iterable[str] = ()) -> list[SequenceUse]:
+    """Return the sequences of tables, once for each column and way in which they are used.
+
+    Args:
+        free_in: Schemas, whose sequences that no column uses are returned as well.
+    """
     with catalog_names(connection):
         by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
-        rows = psycopg.RawCursor(connection).execute(sql_text("sequences"), [list(by_oid)]).fetchall()
+        rows = psycopg.RawCursor(connection).execute(sql_text("sequences"), [list(by_oid), list(free_in)]).fetchall()
     return [
         SequenceUse(
             TableName(schema, name),
-            by_oid[root],
+            by_oid.get(root, TableName(schema, name)),
             column,
             how,
             f"AS {type_} INCREMENT BY {increment} MINVALUE {least} MAXVALUE {most} START WITH {start} CACHE {cache}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock.change import TableName
 from penstock.database import DatabasePlan, Uncaptured, transactions
@@ -75,6 +75,7 @@ def plan_source(
     newer = capture.newer_fault(connection, name)
     if newer is not None:
         plan.faults.append(newer)
+    plan.faults += _publications(connection, url, name)
     if wanted is not None and not plan.faults:
         plan.faults += documented.faults_of(connection, url, name, wanted)
     if plan.faults:
@@ -118,6 +119,25 @@ def plan_source(
     plan.notes += _trigger_notes(connection, tables)
     plan.notes += ownership.hosted_code(connection, tables, ownership.Doing.COPYING)
     return plan
+
+
+def _publications(connection: Connection, url: str, set_name: str) -> Iterator[OperatorError]:
+    """Yield the publications that would publish the capture set's own tables.
+
+    These have no replica identity, unless somebody gave the log one, so the server refuses to change or delete rows of
+    them; and the subscription of another database would stop at the first row of a table that it does not have.
+    """
+    rows = connection.execute(
+        "SELECT pubname FROM pg_publication WHERE puballtables AND (pubupdate OR pubdelete) AND NOT EXISTS ("
+        "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relreplident = 'f') ORDER BY 1",
+        [f"{quote(set_name)}.log"],
+    )
+    for (name,) in rows.fetchall():
+        yield OperatorError(
+            f"publication {name!r} is for all tables, and would publish those of the capture set",
+            where=label(url),
+            do="replace it by one that is FOR TABLE or FOR TABLES IN SCHEMA; or drop it, with its subscriptions",
+        )
 
 
 def _by_row(plan: DatabasePlan, url: str, tables: Sequence[TableName], row_triggers: Sequence[str]) -> set[TableName]:

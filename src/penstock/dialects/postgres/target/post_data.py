@@ -17,6 +17,7 @@ from penstock.dialects.postgres.post_data import Found, PostData, PostDataKind, 
 from penstock.dialects.postgres.sequences import SequenceUse, read_uses
 from penstock.dialects.postgres.target import differing, ledger_entries
 from penstock.dialects.postgres.target.differing import PlannedObjects
+from penstock.dialects.postgres.target.sequences import grants, read_links
 
 _CATALOGS = {
     "function": ("pg_proc", "proname", "pronamespace"),
@@ -167,6 +168,9 @@ def plan_post_data(
     made = ledger_entries.made(connection, process)
     state = read_state(connection, post_data)
     lack = lacking(post_data, state)
+    linked = read_links(connection, post_data.links).values()
+    closed = {use.name: use for use in linked if not (use.may_read and use.may_set)}
+    plan.recommended += grants(connection, closed.values())
     why_not = obstacles(connection, lack, types)
     wanted = [piece for piece in lack if piece.root in missing or piece.root in made]
     why_not |= _without_sequences(connection, plan, wanted, state)
@@ -176,7 +180,8 @@ def plan_post_data(
     for item in _without_lost(lack, why_not):
         is_new = item.root in missing
         if item.root in existing and (item.root not in made or item.root not in state.own):
-            if item.kind is not PostDataKind.SETTING:  # Where these differ, it is told once.
+            # Where settings differ, it is told once; a sequence that may not be moved has a grant recommended.
+            if item.kind is not PostDataKind.SETTING and item.other not in closed:
                 lost.setdefault(item.root, []).append(item)
         elif item.when is not When.SETUP:
             later.append(item)

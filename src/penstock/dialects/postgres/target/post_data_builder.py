@@ -109,9 +109,10 @@ class PostgresPostDataBuilder(PostDataBuilder):
                 yield MissingObject(item.root, item.summary, refusal)
 
     def sequences_to_set(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceSetting]:
-        """Say what sequences have to be set to; see `sequences.sequences_to_set`."""
+        """Say what sequences have to be set to, of those that may be read; see `sequences.sequences_to_set`."""
         with speaking("look at sequences", self._url):
-            return [setting for _, setting in sequences_to_set(self._sql(), self._post_data.links, values)]
+            settings = sequences_to_set(self._sql(), self._post_data.links, values)
+            return [setting for _, setting in settings if setting is not None]
 
     def set_sequences(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceSetting]:
         """Set sequences so; returns how each of them stood and stands.
@@ -122,7 +123,7 @@ class PostgresPostDataBuilder(PostDataBuilder):
         with speaking("move sequences", self._url):
             settings = sequences_to_set(self._sql(), self._post_data.links, values)
             set_sequences(self._sql(), settings, where=label(self._url))
-            return [setting for _, setting in settings]
+            return [setting for _, setting in settings if setting is not None]
 
     def stop(self) -> None:
         """Have `build` end soon: the server is told to give up what it is building."""
