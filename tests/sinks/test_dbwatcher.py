@@ -83,9 +83,11 @@ def test_a_transaction_that_is_streamed_counts_once_however_many_messages_it_has
     part = replace(slice_of_batch(Scn(0), batch), is_large=True)
 
     task = EventTask(folder, began.published_state.epoch, encoder_of(most_rows=3))
-    state = task.publish(part, Given(batch), began.token).published_state
+    done = task.publish(part, Given(batch), began.token)
 
+    state, inserted = done.published_state, (NAME, "insert")
     assert (state.position, state.transactions, state.changes, state.records) == (8, 1, 7, 3)
+    assert (done.tables.changes, done.tables.transactions) == ({inserted: 7}, {inserted: 1})
     messages = [message for body in messages_in(tmp_path) if (message := read_message(body)).rows]
     assert [len(message.rows) for message in messages] == [3, 3, 1]
     assert [message.head.attributes["_MESSAGE_SEQ"] for message in messages] == ["1", "2", "3"]
@@ -96,6 +98,7 @@ def collected(*transactions: T, refusal: Any = takes_all, **writer: Any) -> list
     found = list(encoder_of(**writer).of_transactions(batches, refusal, OnBadValue.STOP))
     # What is counted is what the source has committed, whatever message it is in.
     assert sum(told.changes > 0 for told in found) == len(transactions)
+    assert all(sum(told.by_table.values()) == told.changes for told in found)
     return read([record for told in found for record in told.records])
 
 

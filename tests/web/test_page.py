@@ -164,7 +164,7 @@ def test_a_source_that_is_away_is_said_to_be_and_comes_back_by_itself(shop: Lab,
         enter(tab, serve(config))
         expect(tab.locator("#headline .pill")).to_have_text("following")
     expect(tab.locator("#headline .pill")).to_have_text("source out of reach", timeout=30_000)
-    expect(tab.locator("#headline .problem")).to_contain_text("the source is out of reach")
+    expect(tab.locator("#headline .problem")).to_contain_text("The source is out of reach")
     with Proxy(port, at=way.port):
         expect(tab.locator("#headline .pill")).to_have_text("following", timeout=60_000)
     assert said(tab) == []
@@ -213,7 +213,7 @@ def test_a_pipeline_that_is_not_set_up_is_said_to_be_so(lab: Lab, serve: Serve, 
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     enter(tab, serve(config_of(lab)))
     expect(tab.locator("#headline .pill")).to_have_text("not set up")
-    expect(tab.locator("#headline .problem")).to_have_text("the pipeline is not set up; run penstock setup")
+    expect(tab.locator("#headline .problem")).to_have_text("The pipeline is not set up; run penstock setup")
     tab.goto(f"{tab.url}p/lab/errors")
     expect(tab.locator("h1")).to_contain_text("o")
     assert tab.locator("main").inner_text()
