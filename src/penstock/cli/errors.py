@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,14 +24,15 @@ from penstock.cli.console import (
     say_wrapped,
     warn,
 )
+from penstock.cli.error_retry import apply_entries, as_json, say_outcome
 from penstock.cli.groups import takes_groups
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.apply.entry_edits import EntryEdit, Setting
     from penstock.apply.error_queue import ErrorEntry
-    from penstock.apply.retry import Retried, RetryOptions
+    from penstock.apply.retry import RetryOptions
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
     from penstock.pipeline.publication import Publication
@@ -258,7 +259,7 @@ def retry(
     pipeline = open_file(file)
     edit = _function(attempt.function, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
-    _apply(pipeline, chosen, attempt.options(edit, go_on=go_on), skip_gone=not entry_id, json=json)
+    apply_entries(pipeline, chosen, attempt.options(edit, go_on=go_on), skip_gone=not entry_id, json=json)
 
 
 @app.command()
@@ -287,7 +288,7 @@ def edit(
     pipeline = open_file(file)
 
     def apply(edit: EntryEdit) -> None:
-        _apply(pipeline, [entry_id], attempt.options(edit), json=json)
+        apply_entries(pipeline, [entry_id], attempt.options(edit), json=json)
 
     if form is not None:
         apply(by_form(_read(form)))
@@ -298,7 +299,7 @@ def edit(
 
         with edited(pipeline, entry_id, keep=attempt.dry_run) as text:
             if text is None:
-                say("nothing was edited, and nothing applied") if not json else print_json(_result([]))
+                say("nothing was edited, and nothing applied") if not json else print_json(as_json([]))
             else:
                 apply(by_form(text))
 
@@ -333,9 +334,9 @@ def delete(
     for one in pipeline.go_on(lambda text: warn(f"note: {printable(text)}")):
         went_on.append(one)
         if not json:
-            _tell(one, is_last_word=False)
+            say_outcome(one, is_last_word=False)
     if json:
-        print_json({"deleted": deleted, **({"went_on": _result(went_on)} if went_on else {})})
+        print_json({"deleted": deleted, **({"went_on": as_json(went_on)} if went_on else {})})
     if any(one.is_failed for one in went_on):
         raise typer.Exit(3)
 
@@ -376,101 +377,6 @@ def history(
                 for a in actions
             ],
         )
-
-
-def _apply(
-    pipeline: Pipeline | Publication,
-    chosen: Sequence[str],
-    options: RetryOptions,
-    *,
-    json: bool,
-    skip_gone: bool = False,
-) -> None:
-    """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
-    from penstock.pipeline.error_sums import AlikeNotes, kind_of_failure
-
-    dry_run = options.get("dry_run", False)
-    done: list[Retried] = []
-    notes = AlikeNotes(lambda text: warn(f"note: {printable(text)}"))
-    told: set[str] = set()
-    try:
-        for retried in pipeline.retry(chosen, notes.add, skip_gone=skip_gone, **options):
-            done.append(retried)
-            # Of those that fail alike the first is told; the sum counts them.
-            kind = kind_of_failure(retried) if retried.is_failed else None
-            if not json and kind not in told:
-                _tell(retried, is_last_word=dry_run or options.get("go_on", False))
-            told |= {kind} if kind is not None else set()
-    except PenstockError:
-        notes.close()
-        # Of what was refused before anything was tried, the error says all that there is to say.
-        if done or json:
-            _sum_up(done, dry_run=dry_run, json=json)
-        raise
-    notes.close()
-    _sum_up(done, dry_run=dry_run, json=json)
-    failed = [one for one in done if one.is_failed]
-    if failed:
-        raise typer.Exit(3)
-
-
-_GOOD = ("applied", "would apply")
-
-
-def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
-    from penstock.pipeline.error_sums import failures_in_short
-
-    if json:
-        print_json(_result(done, dry_run=dry_run))
-    else:
-        failed = [one for one in done if one.is_failed]
-        fail = "would fail" if dry_run else "failed again"
-        applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
-        would = "would apply" if dry_run else "applied"
-        waited = sum(one.has_gone_on for one in applied)
-        say_wrapped(
-            f"{would} {count(len(applied), 'transaction')} from the error queue"
-            + (f", of which {waited} had waited" if waited else "")
-            + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
-        )
-
-
-def _tell(retried: Retried, *, is_last_word: bool) -> None:
-    """Say of an entry what the sum at the end does not say."""
-    if retried.outcome == "gone":
-        warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
-    elif retried.has_gone_on:
-        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say_wrapped(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
-    elif retried.error is None and retried.edits:
-        places = ", ".join(map(printable, retried.edits))
-        say_wrapped(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
-    elif is_last_word:
-        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
-        say_wrapped(f"{retried.entry_id}: {retried.outcome}{reason}")
-
-
-def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:
-    good, bad = ("would_apply", "would_fail") if dry_run else ("applied", "failed")
-    return {
-        good: [one.entry_id for one in done if one.outcome in _GOOD],
-        bad: [_failure(one) for one in done if one.is_failed and one.outcome != "held"],
-        "held": [one.entry_id for one in done if one.outcome == "held"],
-        "went_on": [one.entry_id for one in done if one.has_gone_on],
-        "gone": [one.entry_id for one in done if one.outcome == "gone"],
-        "edits": {one.entry_id: list(one.edits) for one in done if one.edits},
-    }
-
-
-def _failure(retried: Retried) -> dict[str, object]:
-    failure = retried.failure
-    return {
-        "id": retried.entry_id,
-        "message_number": failure.message_number if failure is not None else 0,
-        "error_number": failure.error.number if failure is not None else None,
-        "error_code": failure.error.code if failure is not None else None,
-        "error_message": str(failure.error if failure is not None else retried.error),
-    }
 
 
 def _chosen(queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
