@@ -32,6 +32,16 @@ def test_a_command_stays_on_one_line() -> None:
     ]
 
 
+def test_lines_of_a_text_stay_lines() -> None:
+    assert wrap("p.yaml:1: has no value\np.yaml:2: is missing, and needed", 20) == [
+        "p.yaml:1: has no",
+        "value",
+        "p.yaml:2: is",
+        "missing, and needed",
+    ]
+    assert wrap("", 20) == [""]
+
+
 def test_a_command_that_is_longer_than_a_line_is_broken_and_loses_no_character() -> None:
     text = "next: `penstock errors retry shop.1`"
 

@@ -79,6 +79,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most so many characters, but no command in backticks that fits one."""
+    """Break each line of a text into lines of at most so many characters, but no command in backticks that fits one."""
     kept = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), text)
-    return [line.replace("\0", " ") for line in textwrap.wrap(kept, width, break_on_hyphens=False)]
+    parts = [part for line in kept.split("\n") for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
+    return [part.replace("\0", " ") for part in parts]

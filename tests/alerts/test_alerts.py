@@ -179,7 +179,7 @@ def test_a_url_and_a_secret_come_from_outside() -> None:
     [
         ("{}", "needs either command or url"),
         ("{command: [a], url: 'https://h.example/'}", "needs either command or url"),
-        ("{command: []}", "at least 1 item"),
+        ("{command: []}", "is empty"),
         ("{command: page me}", "valid list"),
         ("{command: [a], secret: '${env:KEY}'}", "format and secret go with url"),
         ("{url: 'https://h.example/', secret: not to be seen}", "a secret stands in the file"),

@@ -207,7 +207,7 @@ def test_what_is_shown_as_json_can_be_edited_and_given_back(
     assert balance(lab) == 150
     assert "cannot read --from" in program("errors", "edit", queue[1], "--from", "nothing.json").err
     two = program("errors", "edit", queue[1], "--from", str(form), "--skip", "1")
-    assert (two.code, "say it in one way" in two.err) == (2, True)
+    assert (two.code, "edit in one way only" in two.err) == (2, True)
 
 
 @pytest.mark.rule("A-138")

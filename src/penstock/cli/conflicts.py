@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +18,15 @@ from penstock.cli.console import (
     parse_time,
     print_json,
     print_rows,
+    print_with_margin,
     say,
 )
 from penstock.cli.groups import takes_groups
-from penstock.text import short_time
+from penstock.text import printable, short_time
+
+if TYPE_CHECKING:
+    from penstock.apply.conflict_log import LoggedConflict
+    from penstock.pipeline.pipeline import Pipeline
 
 _MOST = 100
 
@@ -56,7 +62,6 @@ def conflicts(
 ) -> None:
     """List resolved conflicts, newest first."""
     from penstock.apply.conflict_log import ConflictFilter
-    from penstock.cli.error_view import named
     from penstock.patterns import TablePattern
 
     patterns = [TablePattern.parse(text) for text in meant.table or ()]
@@ -78,11 +83,26 @@ def conflicts(
         is_any = meant.table or meant.since or meant.until or meant.method or meant.outcome
         say("no conflict that was resolved fits" if is_any else "no conflict was resolved, or none is remembered")
     else:
-        # A terminal has no room for all of it: there the position is left out, which --json has.
-        headings = ["resolved at", "change", "row", "method", "outcome", "columns", "position"]
-        rows = [
+        show(found, pipeline)
+
+
+def show(found: Sequence[LoggedConflict], pipeline: Pipeline) -> None:
+    """Print conflicts: for a person what was decided in one line and of which columns below, for a program a table."""
+    from penstock.cli.error_view import named
+
+    if out.is_terminal:
+        for one in found:
+            at = f"{short_time(one.resolved_at)}  "
+            change = f"{one.op} {named(one.table, pipeline)}"
+            print_with_margin(at, printable(f"{change}, {_row(one)}: {one.method}, {one.outcome}"))
+            places = [*one.columns, f"position {one.commit_scn}"]
+            print_with_margin(" " * len(at), printable(", ".join(places)))
+        return
+    print_rows(
+        ["resolved at", "change", "row", "method", "outcome", "columns", "position"],
+        [
             [
-                short_time(one.resolved_at) if out.is_terminal else as_text(one.resolved_at),
+                as_text(one.resolved_at),
                 f"{one.op} {named(one.table, pipeline)}",
                 one.row_is or f"error {one.error_number}",
                 one.method,
@@ -91,5 +111,10 @@ def conflicts(
                 one.commit_scn,
             ]
             for one in found
-        ]
-        print_rows(headings[:-1], [row[:-1] for row in rows]) if out.is_terminal else print_rows(headings, rows)
+        ],
+    )
+
+
+def _row(one: LoggedConflict) -> str:
+    """What the target's row was, or the error that came of the change."""
+    return f"row {one.row_is}" if one.row_is else f"error {one.error_number}"

@@ -171,7 +171,7 @@ def print_with_margin(margin: str, text: str, *, style: str | None = None, conso
     if not console.is_terminal:
         console.print(f"{margin}{text}", markup=False, style=style)
         return
-    lines = wrap(text, max(20, console.width - len(margin))) or [""]
+    lines = wrap(text, max(20, console.width - len(margin)))
     console.print(f"{margin}{lines[0]}", markup=False, style=style)
     for line in lines[1:]:
         console.print(f"{' ' * len(margin)}{line}", markup=False, style=style)

@@ -66,6 +66,8 @@ def _said(error: Any, path: Path_, shown: str) -> str:
             return f"must be {error['ctx']['expected']}{shown}"
         case "value_error":
             return str(error["ctx"]["error"])
+        case "too_short" if error["ctx"]["actual_length"] == 0:
+            return "is empty"
         case "string_pattern_mismatch":
             return f"must be {_form_of(path)}{shown}"
         case _:

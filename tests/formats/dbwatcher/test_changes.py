@@ -247,7 +247,7 @@ REFUSED = {
     "column 'photo' is neither Base64": f"<col name='photo'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
     "column 'ts' is no timestamp": f"<col name='ts'>secret</col>{NAMED}<attr name='action'>INSERT</attr>",
     "column 'ts' is no date and": f"<col name='ts'>2023-02-29 00:00:00</col>{NAMED}<attr name='action'>INSERT</attr>",
-    "no UTF-8": f"<col name='name' encoding='base64'>/w==</col>{NAMED}<attr name='action'>INSERT</attr>",
+    "not UTF-8": f"<col name='name' encoding='base64'>/w==</col>{NAMED}<attr name='action'>INSERT</attr>",
 }
 
 

@@ -264,7 +264,7 @@ def damaged() -> list[tuple[str, bytes, dict[str, str]]]:
     found.append(("no whole ZIP", zipped("a", method=zipfile.ZIP_LZMA), {"_compressionType": "ZIP"}))
     found.append(("compression is 'LZ4'", BODY, {"_compressionType": "LZ4"}))
     bomb = gzip.compress(gzip.compress(bytes(10**7)))
-    found.append(("no XML", bomb, {"_compressionType": "GZIP"}))
+    found.append(("not XML", bomb, {"_compressionType": "GZIP"}))
     return found
 
 

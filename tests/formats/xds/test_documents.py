@@ -87,7 +87,7 @@ BOMB = '<!DOCTYPE nds [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><nds><input>&b;</
 NAMED = "<association>a</association>"
 
 REFUSED = {
-    "no XML": "<nds><input>",
+    "not XML": "<nds><input>",
     "document type": BOMB,
     "root": "<xds><input/></xds>",
     "one <input>": "<nds/>",

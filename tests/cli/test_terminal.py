@@ -1,4 +1,4 @@
-"""An entry of the error queue on a terminal of 80 columns."""
+"""An entry of the error queue, and resolved conflicts, on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from penstock.apply.conflict_log import LoggedConflict
 from penstock.apply.entry_rows import CurrentRow
 from penstock.apply.error_queue import ErrorEntry
 from penstock.change import Change, Op, TableName, Transaction
-from penstock.cli import console, error_view
+from penstock.cli import conflicts, console, error_view
 from penstock.pipeline.errors import ShownEntry
 from penstock.position import Scn
 
@@ -30,7 +31,7 @@ class Unruled:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
     made = Console(file=shown, force_terminal=True, width=80, highlight=False, soft_wrap=True, color_system=None)
-    for module in (console, error_view):
+    for module in (console, error_view, conflicts):
         monkeypatch.setattr(module, "out", made)
     return shown
 
@@ -69,3 +70,21 @@ def test_the_values_of_a_change_are_cut_so_that_its_lines_fit(terminal: io.Strin
     assert max(map(len, lines)) <= 80
     (line,) = [line for line in lines if line.startswith("     !  a_column_with_a_long_name  ")]
     assert [letter in line for letter in ("'aaaaaaaa", "'bbbbbbbb", "'cccccccc")] == [True] * 3
+
+
+def test_a_resolved_conflict_is_two_lines_and_no_table_is_broken(terminal: io.StringIO) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    table = TableName("public", "customer_addresses_of_last_year")
+    columns = ("street", "city", "country", "changed_at", "changed_by", "confirmed_by_post")
+    one = LoggedConflict(1, at, table, "update", 0, "exists", "maximum", "discarded", columns, "7", Scn(4711), 1)
+
+    conflicts.show([one], cast("Any", Unruled()))
+
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.strip() for line in lines] == [
+        "01-02 03:04:05  update public.customer_addresses_of_last_year, row exists:",
+        "maximum, discarded",
+        "street, city, country, changed_at, changed_by,",
+        "confirmed_by_post, position 4711",
+    ]
