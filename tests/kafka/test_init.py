@@ -98,12 +98,15 @@ def test_init_finds_what_topics_hold(kafka_jars: Path, lab: Lab) -> None:
 
 @pytest.mark.parametrize("form", ["debezium-json", "dbwatcher"])
 def test_a_database_is_published_to_topics(kafka: KafkaBroker, lab: Lab, form: str) -> None:
-    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute('CREATE TABLE "a b" (id int PRIMARY KEY); CREATE TABLE a_b (id int PRIMARY KEY)')
 
     found = propose(Answers(lab.source_url, f"kafka://{kafka.address}", format=form, topic="mine"))
 
     assert found.plan.is_possible
     assert found.to_json()["publish"] == form
+    # Two tables cannot have one topic; messages have one in any case.
+    excluded = [one["table"] for one in found.to_json()["excluded"]]
+    assert excluded == ([] if form == "dbwatcher" else ["public.a_b"])
 
 
 def test_a_cluster_that_is_away_is_named(lab: Lab) -> None:
