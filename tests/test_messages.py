@@ -24,7 +24,7 @@ HELD = "X"
 
 OF_PG_DUMP = {"--schema-only", "--data-only", "--exclude-table-data", "--large-objects", "--no-comments"}
 OF_KAFKA_CONFIGS = {"--bootstrap-server", "--alter", "--entity-type", "--entity-name", "--add-config"}
-OF_KAFKA_ACLS = {"--add", "--allow-principal", "--operation", "--group"}
+OF_KAFKA_ACLS = {"--add", "--allow-principal", "--operation", "--group", "--resource-pattern-type"}
 ELSEWHERE = OF_PG_DUMP | OF_KAFKA_CONFIGS | OF_KAFKA_ACLS
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.doctor.masking import Sieve, mask_urls, masked_file
+from penstock.doctor.masking import Sieve, mask_urls, masked_file, secrets_of
+from penstock.pipeline_file import parse
 from tests.lab import Lab
 from tests.program import Program
 
@@ -138,6 +139,26 @@ rules: {tables: {public.t: {rows: "a = 'planted' AND b = 3"}}}
     assert shown["on_error"]["webhook"] == "https://hooks.example/***"
     assert shown["rules"]["tables"]["public.t"]["rows"] == "a = '***' AND b = 3"
     assert mask_urls("see spark://h:7077 and http://h/p") == "see spark://h:7077 and http://h/***"
+
+
+def test_passwords_of_clusters_and_registries_are_taken_out() -> None:
+    text = """
+version: 1
+name: events
+connections:
+  k: {type: kafka, settings: {bootstrap.servers: "b:9092", sasl.username: u, sasl.password: "${env:KAFKA}"}}
+  t: {type: postgres, url: "postgresql://u@h/d"}
+capture:
+  source: debezium
+  connection: k
+  tables: ["*.*"]
+  debezium: {prefix: p, registry: {url: "http://h:1", user: u, password: "${env:REGISTRY}"}}
+apply: {connection: t}
+"""
+    # As references, neither is a text that could be a url.
+    environment = {"KAFKA": "a=b://c", "REGISTRY": "c=d"}
+    config = parse(text, name="x", environment=environment)
+    assert {"a=b://c", "c=d"} <= set(secrets_of(config, text, environment, lambda _: ()))
 
 
 def test_the_sieve_finds_a_secret_however_it_is_spelled() -> None:

@@ -1,4 +1,4 @@
-"""`penstock doctor` on real servers: each trouble is one finding that names what fixes it."""
+"""`penstock doctor` on real servers: each trouble is one finding that says how to fix it."""
 
 from __future__ import annotations
 

@@ -124,6 +124,9 @@ def test_folders_that_this_user_may_not_use_are_named_with_the_command(tmp_path:
     ((what, where, do),) = as_nobody(lambda: faults_of(published(archive)))
     assert what == "the folder that is published to: this user may not write there"
     assert do.startswith(f"sudo chown -R {NOBODY} {archive}")
+    archive.chmod(0o777)
+    ((_, where, do),) = as_nobody(lambda: faults_of(published(archive)))
+    assert where == str(archive / "log")
     ((what, where, do),) = faults_of(captured(tmp_path / "nosuch"))
     assert what == "the folder that is captured from is not there"
     assert "correct capture.path" in do

@@ -51,6 +51,9 @@ def named(findings: Sequence[Finding], look: str) -> list[str]:
 def test_what_a_user_may_not_do_is_named_with_the_command_that_allows_it(guarded: KafkaBroker) -> None:
     for name in ("acl.public.t", "acl.out"):
         guarded.topic(name)
+    (unseen,) = named(found(login(guarded), ClusterPart(["acl.public.*"], group="penstock.acl")), "rights")
+    assert unseen.startswith("fault: there is no topic acl.public.*, or user 'reader' may not see it: kafka-acls.sh")
+    assert unseen.endswith("--operation Read --topic 'acl.public.' --resource-pattern-type prefixed")
     guarded.allow("reader", "acl.", operations=[AclOperation.DESCRIBE])
     part = ClusterPart(["acl.public.*"], ["acl.out"], "penstock.acl")
 

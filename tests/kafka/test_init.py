@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from penstock.errors import OperatorError, RetryableError
 from penstock.init.answers import Answers, ChoiceError
@@ -62,6 +63,12 @@ def test_init_finds_what_topics_hold(kafka_jars: Path, lab: Lab) -> None:
         assert "1 table, JSON without schemas, no transaction topic" in crm.text
         assert "settle_s: 5" in crm.text
         assert "planted" not in shop.text + crm.text
+        # There is one, as long as the first snapshot goes on, that holds nothing yet.
+        broker.topic("crm.transaction")
+        begun = propose(Answers(place, lab.target_url, prefix="crm"))
+        assert begun.parts.capture.seen == [
+            "connector crm of postgresql: 1 table, JSON without schemas, transaction topic crm.transaction"
+        ]
 
         broker.topic("watched")
         broker.produce([Record("watched", 0, 0, None, CREATE.encode())])
@@ -72,14 +79,15 @@ def test_init_finds_what_topics_hold(kafka_jars: Path, lab: Lab) -> None:
         assert watched.config.capture.dbwatcher is not None
         assert watched.config.capture.dbwatcher.topic == "watched"
         assert watched.plan.is_possible
-        with pytest.raises(OperatorError, match=r"there is no topic 'nope'; there are 5 topics"):
+        with pytest.raises(OperatorError, match=r"there is no topic 'nope'; there are 6 topics"):
             propose(Answers(place, lab.target_url, topic="nope"))
 
         # A user sees what it may, and its password is in no file.
         with pytest.raises(OperatorError, match="it refuses the credentials"):
             propose(Answers(guarded, lab.target_url, kafka=(*SASL, "sasl.password=wrong")))
-        with pytest.raises(OperatorError, match="the cluster has no topics, or none that this user may see"):
+        with pytest.raises(OperatorError, match="the cluster has no topics, or none that this user may read"):
             propose(Answers(guarded, lab.target_url, kafka=(*SASL, "sasl.password=planted")))
+        broker.allow("reader", "crm.", operations=[AclOperation.DESCRIBE])
         broker.allow("reader", "shop.")
         broker.allow("reader", "penstock", group=True)
         seen = propose(Answers(guarded, lab.target_url, kafka=(*SASL, "sasl.password=planted")))
@@ -90,12 +98,15 @@ def test_init_finds_what_topics_hold(kafka_jars: Path, lab: Lab) -> None:
 
 @pytest.mark.parametrize("form", ["debezium-json", "dbwatcher"])
 def test_a_database_is_published_to_topics(kafka: KafkaBroker, lab: Lab, form: str) -> None:
-    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute('CREATE TABLE "a b" (id int PRIMARY KEY); CREATE TABLE a_b (id int PRIMARY KEY)')
 
     found = propose(Answers(lab.source_url, f"kafka://{kafka.address}", format=form, topic="mine"))
 
     assert found.plan.is_possible
     assert found.to_json()["publish"] == form
+    # Two tables cannot have one topic; messages have one in any case.
+    excluded = [one["table"] for one in found.to_json()["excluded"]]
+    assert excluded == ([] if form == "dbwatcher" else ["public.a_b"])
 
 
 def test_a_cluster_that_is_away_is_named(lab: Lab) -> None:

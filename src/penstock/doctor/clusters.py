@@ -116,6 +116,8 @@ def _ask(connection: KafkaConfig, part: ClusterPart, where: str) -> Iterator[Fin
         [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)][:_MOST_TOPICS]
         for patterns in (part.reads, part.writes)
     )
+    if part.reads and not reads:
+        yield look.unseen()
     partitions = {name: len(found.topics[name].partitions) for name in reads}
     with Answering(where, "describe the topics", heard):
         yield from look.rights(reads, writes)
@@ -177,6 +179,15 @@ class _ClusterLook:
     def acl(self, operation: str, topics: Sequence[str]) -> str:
         """The command that allows an operation on topics."""
         return _ACLS.format(self.brokers, self.user, operation, " ".join(f"--topic '{topic}'" for topic in topics[:3]))
+
+    def unseen(self) -> Finding:
+        """Say that no topic is seen of those that are read."""
+        pattern = self.part.reads[0]
+        topics = f"--topic '{pattern}'"
+        if pattern.endswith("*"):
+            topics = f"--topic '{pattern.rstrip('*')}' --resource-pattern-type prefixed"
+        what = f"there is no topic {pattern}, or user {self.user!r} may not see it"
+        return self.found(Severity.FAULT, "rights", what, _ACLS.format(self.brokers, self.user, "Read", topics))
 
     def rights(self, reads: Sequence[str], writes: Sequence[str]) -> Iterator[Finding]:
         """Say what the user may not do with the topics, and with the group of the pipeline."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -26,25 +27,30 @@ def looks(config: PipelineConfig | None) -> Iterator[Look]:
     settings = config.spark_settings if config is not None else {}
     for folder in filter(None, settle("doctor", lanes=1, settings=settings).parents.split(",")):
         folders[folder] = "Spark's local folder"
-    for folder, what in {**folders, **_published(config)}.items():
-        yield Look("disk", folder, lambda folder=folder, what=what: _written(folder, what))  # type: ignore[misc]
+    for folder, what in folders.items():
+        yield Look("disk", folder, partial(_written, folder, what))
+    publish = None if config is None or config.publish is None else config.publish.path
+    if publish is not None and "://" not in publish:
+        yield Look("disk", publish, partial(_written, publish, "the folder that is published to", is_ours=True))
     capture = None if config is None else config.capture.path
     if capture is not None and "://" not in capture:
         yield Look("folder", capture, lambda: _read(Path(capture)))
 
 
-def _published(config: PipelineConfig | None) -> Mapping[str, str]:
-    path = None if config is None or config.publish is None else config.publish.path
-    return {path: "the folder that is published to"} if path is not None and "://" not in path else {}
+def _written(folder: str, what: str, *, is_ours: bool = False) -> Iterator[Finding]:
+    """Say whether there is room in a folder, and whether this user may write there.
 
-
-def _written(folder: str, what: str) -> Iterator[Finding]:
-    """Say whether there is room in a folder, and whether this user may write there and in the folders below."""
+    Args:
+        is_ours: The folders in it are written, too; others belong to whoever made them.
+    """
     there = next(path for path in [Path(folder), *Path(folder).absolute().parents] if path.exists())
-    below = [path for path in islice(there.iterdir(), _MOST_FILES) if path.is_dir()] if _is_whole(there, folder) else []
-    for path in (there, *below):
+    written = [there]
+    if is_ours and there == Path(folder) and there.is_dir() and os.access(there, os.R_OK):
+        written += [path for path in islice(there.iterdir(), _MOST_FILES) if path.is_dir()]
+    for path in written:
         if not os.access(path, os.W_OK | os.X_OK):
-            yield Finding(Severity.FAULT, "disk", f"{what}: this user may not write there", str(path), _chown(path))
+            do = f"sudo chown -R {os.getuid()} {path}; or name another folder"
+            yield Finding(Severity.FAULT, "disk", f"{what}: this user may not write there", str(path), do)
             return
     usage = shutil.disk_usage(there)
     yield disk_finding(what, usage.free, usage.total, folder)
@@ -53,13 +59,6 @@ def _written(folder: str, what: str) -> Iterator[Finding]:
     if files.f_files and files.f_favail < _FEW_FILES_LEFT:
         found = f"{what}: the file system takes {files.f_favail} more files"
         yield Finding(Severity.FAULT, "disk", found, folder, f"df -i {folder}; then remove files there")
-
-
-def _is_whole(there: Path, folder: str) -> bool:
-    """Whether it is a folder of ours that is there, and not one of everybody's."""
-    return (
-        there == Path(folder) and there.is_dir() and os.access(there, os.R_OK) and there != Path(tempfile.gettempdir())
-    )
 
 
 def _read(folder: Path) -> Iterator[Finding]:
@@ -75,7 +74,3 @@ def _read(folder: Path) -> Iterator[Finding]:
             yield Finding(Severity.FAULT, "folder", what, str(path), f"sudo setfacl -R -m u:{os.getuid()}:rX {folder}")
             return
     yield Finding(Severity.OK, "folder", "what is captured can be read", str(folder))
-
-
-def _chown(path: Path) -> str:
-    return f"sudo chown -R {os.getuid()} {path}; or name another folder"

@@ -125,3 +125,6 @@ def secrets_of(
             )
         else:
             yield from url_secrets(connection)
+    for part in (config.capture.debezium, config.publish.debezium if config.publish is not None else None):
+        if part is not None and part.registry is not None and part.registry.password is not None:
+            yield part.registry.password

@@ -103,12 +103,17 @@ def look_at_topics(settings: Mapping[str, str], events: DebeziumConfig) -> Clust
         RetryableError: No broker answers.
     """
     log = KafkaLog(settings)
-    names = [name for name in log.others() if not (name.startswith("penstock.") and name.endswith(_OWN))]
+    known = [name for name in log.others() if not (name.startswith("penstock.") and name.endswith(_OWN))]
+    names = log.readable(known)
     if not names:
-        what = "the cluster has no topics, or none that this user may see"
-        do = "start the connector; or allow this user to describe its topics"
+        what = "the cluster has no topics, or none that this user may read"
+        do = "start the connector; or allow this user to describe and read its topics"
         raise OperatorError(what, where=log.label, do=do)
     found = look_at_records(_newest(KafkaLog(settings, tuple(names))), events)
+    for prefix, connector in found.connectors.items():
+        # It is empty as long as there was only the first snapshot.
+        if connector.transactions is None and f"{prefix}.transaction" in names:
+            connector.transactions = f"{prefix}.transaction"
     return ClusterFacts(found.connectors, found.messages, log.label, names)
 
 

@@ -145,6 +145,22 @@ class KafkaLog:
             if not name.startswith("__") and not any(fnmatchcase(name, pattern) for pattern in self.topics)
         ]
 
+    def readable(self, topics: Sequence[str]) -> Sequence[str]:
+        """Return which of some topics this user may read, and not only describe."""
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+
+        def ask(client: AdminClient, wait_s: float) -> Sequence[str]:
+            wanted = TopicCollection(list(topics))
+            asked = client.describe_topics(wanted, include_authorized_operations=True, request_timeout=wait_s)
+            allowed = {topic: described.result().authorized_operations for topic, described in asked.items()}
+            return [topic for topic, operations in allowed.items() if not operations or AclOperation.READ in operations]
+
+        if not topics:
+            return ()
+        with self._admin.answering("describe topics"):
+            return self._admin.patiently(ask)
+
     def follow(self, positions: Mapping[Partition, int]) -> KafkaFollower:
         """Follow partitions, each from an offset on."""
         return KafkaFollower(self, positions)
