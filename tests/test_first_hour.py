@@ -1,6 +1,6 @@
 """The tutorial and the page of symptoms are played as they stand, and print what they show; so is SQL for the roles.
 
-It takes half a minute: two first copies and some thirty commands, each a process of its own.
+What takes its time are two first copies, two runs, and some thirty commands, each a process of its own.
 """
 
 from __future__ import annotations

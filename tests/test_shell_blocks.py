@@ -1,7 +1,7 @@
 """Commands and SQL that pages show are run: SQL in databases that are set up, commands beside a shop with a copy.
 
 The tutorial and the page of symptoms are played as a whole (test_first_hour.py). What is marked `data-norun` is not
-run; test_blocks.py counts the reasons.
+run; test_blocks.py counts the reasons. What takes its time is Spark, which three of them start.
 """
 
 from __future__ import annotations
@@ -96,9 +96,11 @@ class Shop:
         """Run each command of a block; it ends well, or is ended as Ctrl-C ends it."""
         for line in block.body.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] == ["export"]:
+            if not words:
+                continue
+            if words[0] == "export":
                 self.environment |= dict(word.split("=", 1) for word in words[1:])
-            elif words[:1] != ["penstock"]:
+            elif words[0] != "penstock":
                 done = subprocess.run(
                     ["bash", "-o", "pipefail", "-c", line],
                     cwd=self.folder,
