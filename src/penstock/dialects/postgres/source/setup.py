@@ -143,7 +143,7 @@ def _publications(connection: Connection, url: str, set_name: str) -> Iterator[O
         yield OperatorError(
             f"publication {name!r} is for all tables, and would publish those of the capture set",
             where=label(url),
-            do="replace it by one that is FOR TABLE or FOR TABLES IN SCHEMA; or drop it, with its subscriptions",
+            do="drop its subscriptions, and then it; one that is FOR TABLE or FOR TABLES IN SCHEMA may stay",
         )
 
 
