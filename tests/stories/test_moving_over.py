@@ -88,6 +88,40 @@ def is_synchronized(lab: Lab) -> bool:
     return states == [("r",)]
 
 
+def test_a_source_that_is_a_subscriber_itself_is_captured_where_that_is_asked_for(
+    lab: Lab, logical_database: str, spark: object
+) -> None:
+    table = "CREATE TABLE t (id int PRIMARY KEY, a text)"
+    lab.source.execute(table)
+    with psycopg.connect(logical_database, autocommit=True) as first:
+        first.execute(f"{table}; CREATE PUBLICATION pub FOR TABLE t")
+        lab.source.execute(
+            psycopg.sql.SQL("CREATE SUBSCRIPTION {0} CONNECTION {1} PUBLICATION pub").format(
+                psycopg.sql.Identifier(f"sub_{lab.source.info.dbname}"), logical_database
+            )
+        )
+        try:
+            note = f"what subscription 'sub_{lab.source.info.dbname}' writes to this database is not captured"
+            assert any(one.startswith(note) for one in lab.pipeline().plan().source.notes)
+            lab.capture_settings = "  changes_of: everything\n"
+            pipeline = lab.pipeline()
+            assert not any(one.startswith(note) for one in pipeline.plan().source.notes)
+            pipeline.setup()
+            catch_up(pipeline)
+            first.execute(
+                "INSERT INTO t SELECT n, 'x' FROM generate_series(1, 100) n; UPDATE t SET a = 'y' WHERE id > 50"
+            )
+            first.execute("DELETE FROM t WHERE id < 10")
+            await_true(lambda: lab.source.execute("SELECT count(*) FROM t").fetchone() == (91,))
+
+            catch_up(pipeline)
+
+            query = "SELECT id, a FROM t ORDER BY 1"
+            assert lab.target.execute(query).fetchall() == first.execute(query).fetchall()
+        finally:
+            lab.source.execute(f"DROP SUBSCRIPTION sub_{lab.source.info.dbname}")
+
+
 def test_penstock_takes_over_from_a_subscription_while_the_application_writes(moving: Lab) -> None:
     lab = moving
     pipeline: Pipeline = lab.pipeline()

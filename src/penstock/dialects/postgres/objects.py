@@ -180,7 +180,7 @@ def read_objects(
         user = current_user(connection)
         large = read_large_objects(connection, list(by_oid.values()))
     version = connection.info.server_version // 10_000
-    return Objects(version, quote(user), [_object(by_oid, *row) for row in rows], uncompared, large)
+    return Objects(version, user, [_object(by_oid, *row) for row in rows], uncompared, large)
 
 
 def compare(
@@ -216,7 +216,8 @@ def compare(
     for one in sorted(source.found, key=_rank):
         if one.holder is not None and (one.table, one.holder) in missing:
             continue
-        if one.kind == "grant" and one.name == source.user:
+        # Its name is quoted where it has to be.
+        if one.kind == "grant" and one.name in (source.user, quote(source.user)):
             continue  # What the pipeline's own role needs there.
         if one.table in gone and one.kind in ("column", "column order", "not null"):
             continue

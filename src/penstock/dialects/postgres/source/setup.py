@@ -81,7 +81,9 @@ def plan_source(
     if plan.faults:
         # The schema may be another role's, or of another version: read and run nothing in it.
         return plan
-    by_row = _by_row(plan, url, tables, row_triggers)
+    subscriptions = _subscriptions(connection)
+    # No statement trigger fires for what the worker of a subscription writes.
+    by_row = set(tables) if of_apply and subscriptions else _by_row(plan, url, tables, row_triggers)
     superuser = is_superuser(connection)
     tables = _without_unlogged(connection, plan, tables)
     has_log = capture.has_current_log(connection, name)
@@ -102,6 +104,11 @@ def plan_source(
         plan.notes.append(
             "changes that penstock applies to this database are not captured again; capture.changes_of says otherwise"
         )
+    plan.notes += [
+        f"what subscription {one!r} writes to this database is not captured; capture.changes_of says otherwise"
+        for one in subscriptions
+        if not of_apply
+    ]
     if of_apply and has_log and to_capture and not capture.captured_of_apply(connection, name):
         plan.notes.append(
             "what apply processes have written to this database until now was not captured; where it is wanted,"
@@ -136,8 +143,16 @@ def _publications(connection: Connection, url: str, set_name: str) -> Iterator[O
         yield OperatorError(
             f"publication {name!r} is for all tables, and would publish those of the capture set",
             where=label(url),
-            do="replace it by one that is FOR TABLE or FOR TABLES IN SCHEMA; or drop it, with its subscriptions",
+            do="drop its subscriptions, and then it; one that is FOR TABLE or FOR TABLES IN SCHEMA may stay",
         )
+
+
+def _subscriptions(connection: Connection) -> list[str]:
+    rows = connection.execute(
+        "SELECT subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"
+        " WHERE d.datname = current_database() ORDER BY 1"
+    )
+    return [name for (name,) in rows.fetchall()]
 
 
 def _by_row(plan: DatabasePlan, url: str, tables: Sequence[TableName], row_triggers: Sequence[str]) -> set[TableName]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from penstock.change import TableName
 from penstock.database import CatalogDifference, MissingObject
-from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.objects import CatalogObject, Objects, compare
 from penstock.errors import OperatorError, PenstockError
 
@@ -42,7 +41,7 @@ def planned(source: Objects, target: Objects, coming: PlannedObjects) -> Iterato
         if one.what in coming.made_yet or one.what in short:
             return True
         if one.kind == "owner":
-            return quote(one.definition) == target.user
+            return one.definition == target.user
         if one.made == "type":
             return one.is_plain and any(one.name == name or one.name.endswith(f" of {name}") for name in types)
         if one.table is None or one.table in tables:
