@@ -83,6 +83,9 @@ def test_entries_that_fit_are_retried_and_deleted_together_once_that_was_confirm
     page = "/p/lab/errors?error=1"
     asked = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1")
     assert "Retry 6 transactions?" in asked
+    tried = act(person, "/p/lab/errors/all/retry", page, **wanted, dry="1")
+    assert "Dry run of 6 transactions? " + ", ".join(f"{name} {value}" for name, value in wanted.items()) in tried
+    assert "stay locked" in tried
     assert len(shop.errors()) == 7
 
     done = act(person, "/p/lab/errors/all/retry", page, **wanted, go_on="1", confirmed="1")
