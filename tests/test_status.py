@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from penstock.cli import console
 from penstock.cli import status as command
 from penstock.history import Consumer, History
 from penstock.pipeline.health import ProblemKind, problems
-from penstock.pipeline.status import SourceState, Status, status_of
+from penstock.pipeline.status import PipelineState, SourceState, Status, not_set_up, status_of
 from penstock.position import START, Scn
 from penstock.stream import NOTHING_RECORDED, Backlog
 
@@ -189,3 +191,22 @@ def test_on_a_terminal_no_line_of_a_status_is_wider_than_it(monkeypatch: pytest.
     assert any("by admin, 01-01 12:00:00" in line for line in lines)
     # What goes on is indented, so that names stand alone on the left.
     assert sum(line.startswith("needs attention ") for line in lines) == 2
+
+
+def test_the_first_words_of_each_line_of_a_check_are_in_troubleshooting() -> None:
+    page = Path(__file__).parents[1].joinpath("docs/troubleshooting.md").read_text()
+    words = re.findall(r"`([^`]+)`", page.split("| it says | do |")[1].split("\n\n")[0])
+    wrong = [
+        not_set_up("shop"),
+        replace(found(), state=PipelineState.SET_UP),
+        replace(found(), state=PipelineState.STOPPED),
+        found(is_running=False),
+        found(refused="another history"),
+        found(None, lost="cannot connect"),
+        replace(found(), lag_s=301.0),
+        found(state=process(errors=1)),
+    ]
+    texts = [problem.text for status in wrong for problem in problems(status, max_lag_s=300, max_errors=0)]
+
+    assert len(texts) == len(wrong)
+    assert [text for text in texts if not text.startswith(tuple(words))] == []

@@ -112,6 +112,9 @@ def test_entries_that_fit_are_retried_and_deleted_together_once_that_was_confirm
     form = {"form_token": form_token(person.get(page).text), **wanted, "go_on": "1"}
     asked = person.post("/p/lab/errors/all/retry", data=form).text
     assert "Retry 6 transactions?" in asked
+    tried = act(person, "/p/lab/errors/all/retry", page, **wanted, dry="1")
+    assert "Dry run of 6 transactions? " + ", ".join(f"{name} {value}" for name, value in wanted.items()) in tried
+    assert "stay locked" in tried
     assert len(shop.errors()) == 7
     confirmed = re.findall(r'name="confirmed" value="(\d+)"', asked)[0]
     # This one fails behind the question.

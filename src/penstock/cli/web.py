@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.console import defaults, err, warn
+from penstock.cli.console import defaults, err, out, warn
 from penstock.cli.groups import takes_groups
 from penstock.errors import ConfigError
 
@@ -115,10 +115,12 @@ def served(door: Door, configs: Sequence[PipelineConfig], runs: Sequence[RunMetr
 
     with closing(WebServer(door, configs, open_pipeline, runs)) as server:
         server.start()
-        # The token is for whoever sees this terminal, and for no log.
-        err.print(f"page: {door.url}", markup=False)
+        # The token is for whoever sees this terminal, and for no log. A line of progress that is at work there is
+        # known to its own console alone, which prints above it.
+        console = out if out.is_terminal and err.is_terminal else err
+        console.print(f"page: {door.url}", markup=False)
         if door.token_file is not None:
-            err.print(f"its token is in {door.token_file}", markup=False)
+            console.print(f"its token is in {door.token_file}", markup=False)
         if door.warning is not None:
             warn(f"note: {door.warning}")
         yield server
