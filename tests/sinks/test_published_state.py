@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.change import TableName
+from penstock.change import Op, TableName
 from penstock.position import Anchor, Scn
+from penstock.sinks.events.put_aside import PutAside
 from penstock.sinks.events.state import (
     OpenPublishedCopy,
     PublishedState,
@@ -115,3 +116,24 @@ def test_a_table_that_has_begun_is_not_as_before(topic: Topic, cancel: Callable[
     assert topic.state.withheld == ({T: 7} if cancel is PublishedState.cancelling else {})
     topic.begin(11)
     assert topic.state.cancelled == {}
+
+
+@pytest.mark.parametrize(
+    ("op", "held"),
+    [(Op.UPDATE, [False, True, True]), (Op.SNAPSHOT, [False, False, True])],
+    ids=["change", "row of a copy"],
+)
+def test_a_copy_holds_what_entries_of_before_it_say(topic: Topic, op: Op, held: list[bool]) -> None:
+    """Of a row that a copy has put aside itself, another one is needed."""
+    entry = PutAside(1, "7", 6, 0, 1, 1, 1, "", T, op, 0)
+
+    def holds() -> bool:
+        return topic.state.has_copied_since(T, entry)
+
+    found = [holds()]
+    copy = topic.begin(6)
+    found.append(holds())
+    topic.write((topic.state.with_copied(copy), copy.ended()))
+    topic.begin(9)
+    found.append(holds())
+    assert found == held

@@ -147,6 +147,30 @@ def test_rows_come_again_before_later_changes_and_after_earlier_ones(lab: Lab, t
     assert publication.status().to_copy == 0
 
 
+def test_an_entry_of_before_a_table_was_copied_anew_undoes_nothing_of_the_copy(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    publication, slave = begun(lab, tmp_path)
+    with lab.source.transaction():
+        lab.source.execute("TRUNCATE t; UPDATE other SET v = 'beside it'")
+    lab.source.execute("INSERT INTO t VALUES (1, 'later')")
+    run(publication)
+    # What receivers do not know is mended by a copy, and they learn the command.
+    publication.request_copies(["public.t"])
+    run(publication)
+    (entry,) = publication.errors().entries()
+    understood = opened(tmp_path, lab, content_rows=50, send_truncate=True)
+
+    (dry,) = understood.retry([entry.id], dry_run=True)
+    (retried,) = understood.retry([entry.id])
+
+    assert (dry.outcome.value, retried.outcome.value) == ("would apply", "applied")
+    assert publication.errors().entries() == []
+    assert told(messages_of(tmp_path)[-1]) == ["REPLICATION", "UPDATE"]
+    follow(slave)
+    lab.assert_identical("t", "other")
+
+
 def test_a_run_at_work_takes_a_request_up_while_others_write(lab: Lab, tmp_path: Path, spark: object) -> None:
     publication, slave = begun(lab, tmp_path)
     over, drawn = threading.Event(), random.Random(4)

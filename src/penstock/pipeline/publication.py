@@ -248,7 +248,7 @@ class Publication(Capturing):
             raise self._without_target("no target whose rights would count")
         queue = self.errors()
         with closing(self._source.open_source()) as stream:
-            versions = [version.table for version in stream.tables()]
+            versions = list(stream.tables())
         yield from queue.retry(
             entry_ids,
             versions,

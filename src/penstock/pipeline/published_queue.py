@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from penstock.apply.entry_edits import EntryEdit, as_committed
+from penstock.apply.entry_edits import EntryEdit, Numbered, as_committed
 from penstock.apply.entry_rows import CurrentRow
 from penstock.apply.error_queue import (
     Actor,
@@ -30,6 +30,8 @@ from penstock.schema import Dictionary, TableSchema
 from penstock.sinks.events.encoding import RecordFormat, takes_all
 from penstock.sinks.events.publisher import EventDestination, open_for_run
 from penstock.sinks.events.put_aside import PutAside, in_order
+from penstock.sinks.events.state import PublishedState
+from penstock.stream import TableVersion
 
 _ALL = ErrorFilter()
 
@@ -161,7 +163,7 @@ class PublishedQueue:
     def retry(
         self,
         entry_ids: Sequence[str],
-        tables: Sequence[TableSchema],
+        versions: Sequence[TableVersion],
         *,
         edit: EntryEdit | None = None,
         go_on: bool = False,
@@ -170,8 +172,10 @@ class PublishedQueue:
     ) -> Iterator[Retried]:
         """Publish entries, in commit order, one by one as they are asked for: each with its removal, or neither.
 
+        Where a copy begins its table anew, changes that it holds are not published once more.
+
         Args:
-            tables: Every version of every table that a change may name.
+            versions: Every version of every table that a change may name.
             edit: Says what to publish of an entry; by default all that the source committed.
             go_on: Go on behind an entry that cannot be published still.
             dry_run: Only see whether each could be told as events.
@@ -189,14 +193,28 @@ class PublishedQueue:
             yield from (Retried(entry_id, EntryOutcome.GONE) for entry_id in entry_ids if entry_id not in there)
         elif not dry_run:
             self._refuse_on_hold(chosen)
+        tables = [version.table for version in versions]
+        roots = {version.table.name: version.root for version in versions}
         events = self._form.encoder(Dictionary(tables), {})
+
+        def left(one: PutAside, changes: Sequence[Numbered], state: PublishedState) -> Sequence[Numbered]:
+            if not self._form.begins_tables_anew:
+                return changes
+            return [
+                (number, change)
+                for number, change in changes
+                if not state.has_copied_since(roots.get(change.table, change.table), one)
+            ]
+
         newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
         for one in chosen:
             entry_id = entry_of(self._log.pipeline, one).id
             try:
                 edited = (edit or as_committed)(entry_of(self._log.pipeline, one), one.transaction, _catalog(newest))
                 if dry_run:
-                    events.again(one, edited.changes, takes_all)
+                    changes = left(one, edited.changes, self._log.published_state())
+                    if changes:
+                        events.again(one, changes, takes_all)
                     yield Retried(entry_id, EntryOutcome.WOULD_APPLY, edits=edited.edits)
                     continue
                 with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
@@ -207,7 +225,8 @@ class PublishedQueue:
                         yield Retried(entry_id, EntryOutcome.ON_HOLD)
                         continue
                     with publisher.transaction() as transaction:
-                        records = events.again(one, edited.changes, transaction.refusal)
+                        changes = left(one, edited.changes, publisher.published_state)
+                        records = events.again(one, changes, transaction.refusal) if changes else ()
                         sent = transaction.send(events.numbered(records, publisher.published_state.records))
                         published_state, entries = publisher.published_state.without_errors([one.number])
                         published_state = published_state.with_records(sent)

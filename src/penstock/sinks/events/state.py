@@ -212,6 +212,15 @@ class PublishedState:
         newest = max(of_id, key=lambda known: known.cut.scn, default=None)
         return newest is not None and newest.table == table
 
+    def has_copied_since(self, table: TableName, entry: PutAside) -> bool:
+        """Whether a copy of a table, one that is under way included, is as of a later position than an entry.
+
+        Such a copy holds what the entry says of the table; a row that was put aside by that copy itself it does not.
+        """
+        cuts = [self.tables[table].cut.scn] if table in self.tables else []
+        cuts += [copy.cut.scn for copy in self.copies.values() if table in copy.ids]
+        return any(entry.commit_scn < cut or (entry.commit_scn == cut and not entry.is_of_copy) for cut in cuts)
+
     def with_copy(self, copy: OpenPublishedCopy) -> PublishedState:
         """The same with a copy as it is now; one without tables is none."""
         others = {id_: other for id_, other in self.copies.items() if id_ != copy.id}
