@@ -115,7 +115,11 @@ def test_everyone_sees_where_the_run_is_until_it_is_gone(target: Target) -> None
     onlooker = PostgresLedger(target.url, "A1")
 
     assert onlooker.run_place() == RunPlace(platform.node(), os.getpid())
-    target.ledger.close()
+    # It waits until the session is gone.
+    target.connection.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'penstock A1 ledger %@%'"
+    )
     assert onlooker.run_place() is None
     onlooker.close()
 
