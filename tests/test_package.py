@@ -95,7 +95,7 @@ def test_what_the_docs_print_for_python_runs(lab: Lab, tmp_path: Path) -> None:
     lab.source.execute("CREATE TABLE account (id int PRIMARY KEY, balance numeric(8, 2))")
     lab.source.execute("INSERT INTO account VALUES (1, 100)")
     program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
-    example, retrying = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    example, retrying = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
     done = program("-c", example, command=[sys.executable])
     assert done.code == 0, done.err
     assert done.out.endswith("True\n")

@@ -261,7 +261,7 @@ def _applied(found: Status) -> list[tuple[str, object]]:
             + (f", and {found.held:,} that {'waits' if found.held == 1 else 'wait'} behind them" if found.held else "")
             + (f"; {found.on_hold:,} on hold" if found.on_hold else ""),
         ),
-        ("conflicts", f"{found.conflicts:,} unresolved, {found.resolved:,} resolved"),
+        ("conflicts", f"{found.conflicts:,} queued, {found.resolved:,} resolved"),
         ("applied", _so_far(found) + (f", {count(found.ddl, 'DDL statement')}" if found.ddl else "")),
     ]
 
