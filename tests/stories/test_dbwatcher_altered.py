@@ -111,7 +111,7 @@ def test_a_table_made_by_hand_as_it_was_is_followed_by_a_first_run_that_was_kill
     pair.publish(STEPS[:2])
     pair.set_up()
     with pair.receiver.start("run") as run:
-        run.await_line("copied")
+        run.await_line("following")
         run.kill()
 
     pair.publish(STEPS[2:])
