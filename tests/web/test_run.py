@@ -125,6 +125,6 @@ def test_json_of_a_run_stays_alone_and_a_port_that_is_taken_keeps_it_from_beginn
         assert page.end(signal.SIGTERM) == 0
 
     alone = program("run", "--host-name", "x")
-    assert (alone.code, alone.err) == (
-        2, "penstock: --token-file and --read-without-token go with --web\n"
-    )  # fmt: skip
+    assert (alone.code, alone.err) == (2, "penstock: --host-name goes with --web or --metrics\n")
+    open_ = program("run", "--metrics", "0", "--read-without-token")
+    assert (open_.code, open_.err) == (2, "penstock: --token-file and --read-without-token go with --web\n")
