@@ -258,7 +258,7 @@ def test_a_retry_goes_on_past_failures_and_says_what_came_of_each(lab: Lab, prog
 @pytest.mark.rule("A-140")
 def test_entries_are_given_up_by_what_they_have_in_common(lab: Lab, program: Program, queue: list[str]) -> None:
     unclear = program("errors", "delete", queue[0], "--all")
-    assert (unclear.code, "say which" in unclear.err) == (2, True)
+    assert (unclear.code, "name the transactions by ids" in unclear.err) == (2, True)
     unasked = program("errors", "delete", "--table", "public.account")
     assert (unasked.code, "Say --yes" in unasked.err) == (2, True)
     unknown = program("errors", "delete", queue[0], "99")
@@ -308,7 +308,7 @@ def test_an_entry_on_hold_is_skipped_until_it_is_released(lab: Lab, program: Pro
     retried = program("errors", "retry", "--all", "--go-on")
     assert (retried.code, retried.out.splitlines()[-1]) == (
         3,
-        "applied 1 transaction from the error queue; 1 failed again (2290); skipped 1 on hold",
+        "applied 1 transaction from the error queue; 1 failed again (error 2290); skipped 1 on hold",
     )
     assert program("errors", "retry", "--all", "--dry-run", "--json").json["on_hold"] == [account]
     assert program("errors", "hold", "--all", "--note", "both", "--json").json == {
