@@ -105,7 +105,7 @@ class Applied:
 
     def lose(self, ledger: Any) -> None:
         self.target.connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock A1 ledger'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'penstock A1 ledger%'"
         )
 
     def rows(self) -> list[Row]:

@@ -168,7 +168,7 @@ def test_a_request_between_two_batches_is_kept_and_costs_nothing_that_is_publish
     output.write(opened, state.epoch, as_batch(BATCHES[0]))
 
     asked = requests.request(["public.entry"], {TABLE: 1})
-    with pytest.raises(OperatorError, match="means no table"):
+    with pytest.raises(OperatorError, match="matches no table"):
         requests.request(["public.none"], {TABLE: 1})
 
     # As Spark does with a task that has met another publisher.

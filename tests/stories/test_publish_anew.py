@@ -221,7 +221,7 @@ def test_a_request_that_has_not_begun_is_withdrawn_without_a_word(lab: Lab, tmp_
     assert outline(messages_of(tmp_path)[before:]) == [["CREATE", "other"], "content other", ["REPLICATION", "UPDATE"]]
     follow(slave)
     lab.assert_identical("t", "other")
-    with pytest.raises(OperatorError, match=r"the pattern 'public\.u' means no table"):
+    with pytest.raises(OperatorError, match=r"the pattern 'public\.u' matches no table"):
         publication.cancel_copies(["public.u"])
 
 
