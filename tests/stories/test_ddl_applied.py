@@ -229,14 +229,14 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
 )
 @pytest.mark.rule("A-157")
 def test_what_cannot_be_carried_out_waits_in_the_error_queue_until_a_person_has_done_it(
-    following: Lab, made: str, ddl: str, mended: str, why: str
+    following: Lab, made: str, ddl: str, fixed: str, why: str
 ) -> None:
     lab = following
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY)")
     lab.source.execute(made)
     if "DOMAIN" in made:
         lab.target.execute(made)
-    if "DROP TYPE" in mended:
+    if "DROP TYPE" in fixed:
         lab.target.execute("CREATE TYPE mood AS ENUM ('sad')")
     if "smallint" in ddl:
         lab.target.execute("INSERT INTO t VALUES (9, 99999)")
@@ -254,7 +254,7 @@ def test_what_cannot_be_carried_out_waits_in_the_error_queue_until_a_person_has_
 
     with pytest.raises(OperatorError, match=why):
         lab.retry(entry.id)
-    lab.target.execute(mended)
+    lab.target.execute(fixed)
     assert lab.retry(entry.id) == [entry.id]
     assert lab.errors() == []
     assert [c[:2] for c in columns(lab, "target")] == [c[:2] for c in columns(lab, "source")]

@@ -131,7 +131,7 @@ def test_an_index_that_is_only_called_otherwise_is_not_built_anew(following: Lab
     ids=["no such sequence", "rows that break it", "a name that is taken", "another one", "called otherwise"],
 )
 def test_what_the_target_refuses_waits_until_a_person_has_mended_it(
-    following: Lab, ddl: str, at_target: str, number: int, why: str, mended: str
+    following: Lab, ddl: str, at_target: str, number: int, why: str, fixed: str
 ) -> None:
     lab = following
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT made_up CHECK (v > 0))")
@@ -146,7 +146,7 @@ def test_what_the_target_refuses_waits_until_a_person_has_mended_it(
     assert why in entry.error_message
     with pytest.raises(OperatorError, match=why):
         lab.retry(entry.id)
-    lab.target.execute(mended)
+    lab.target.execute(fixed)
     assert lab.retry(entry.id) == [entry.id]
     assert_same(lab)
 

@@ -297,7 +297,7 @@ def test_people_see_and_mend_the_queue_by_the_commands_that_they_know(
     assert "column 'm'" in str(errors("retry", "1").exception)
     assert told("edit", "1", "--null", "2.after.m", "--dry-run")["would_apply"] == [f"{lab.name}.1"]
     assert told("edit", "1", "--null", "2.after.m")["applied"] == [f"{lab.name}.1"]
-    assert told("delete", "2") == {"deleted": [f"{lab.name}.2"]}
+    assert told("delete", "2") == {"deleted": [f"{lab.name}.2"], "on_hold": []}
     for refused in (["retry", "7"], ["retry", "3", "--as-me"], ["history"]):
         assert isinstance(errors(*refused).exception, OperatorError)
     assert [one["id"] for one in told("list")] == [f"{lab.name}.3"]

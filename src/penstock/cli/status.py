@@ -176,7 +176,7 @@ def show_detail(more: Detail) -> None:
 def _copied(table: TableDetail) -> str:
     if table.copied_at is None:
         return "not copied"
-    return str(table.copied_at) if table.is_copied else f"{table.copied_at}, not complete"
+    return str(table.copied_at) if table.is_copied else "partly"
 
 
 def _set(one: ParameterDetail) -> str:

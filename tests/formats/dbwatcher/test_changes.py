@@ -310,4 +310,4 @@ def test_the_message_of_the_page_is_read() -> None:
 
     (part,) = changes_of(read_message(document.encode()), {T.name: T}).parts
 
-    assert part.changes == [Change(0, Op.UPDATE, T.name, 1, {"id": "1"}, {"name": "first"})]
+    assert part.changes == [Change(0, Op.UPDATE, T.name, 1, {"id": "1", "name": "old"}, {"name": "first"})]
