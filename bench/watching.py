@@ -18,6 +18,7 @@ from multiprocessing.synchronize import Event
 
 from bench.systems import Clock, Ours, execute
 from bench.workloads import MIXED
+from penstock.config.pipeline import PipelineConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.metrics import RunMetrics
 from penstock.pipeline_file import load
@@ -49,24 +50,21 @@ def main() -> None:
         ours.prepare(MIXED)
         for number in range(2 * _ROUNDS):
             label = "50 watchers" if number % 4 in (1, 2) else "alone"
-            for server in (source, target):
-                execute(server.url(), "CHECKPOINT")
-            MIXED.write(source, MIXED.name, seed=number + 1, share=_SHARE)
-            seconds = _catch_up(ours, watched=label != "alone")
+            config = load(ours.file)
+            counted = RunMetrics(config.name)
+            # The page is open before there is anything to catch up with, as pages are.
+            with watchers(config, counted) if label != "alone" else nullcontext():
+                MIXED.write(source, MIXED.name, seed=number + 1, share=_SHARE)
+                for one in (source, target):
+                    execute(one.url(), "CHECKPOINT")
+                clock = Clock()
+                observers = [counted] if label != "alone" else []
+                open_pipeline(config).run(threading.Event(), clock, until_caught_up=True, observers=observers)
+            seconds = clock.progressed_at - clock.following_at
             rates[label].append(int(MIXED.transactions * _SHARE) * _CHANGES / seconds)
             print(json.dumps({"workload": "watching", "system": label, "rate": rates[label][-1]}), flush=True)
     medians = {label: statistics.median(found) for label, found in rates.items()}
     print(json.dumps({"workload": "watching", "ratio": medians["50 watchers"] / medians["alone"], **medians}))
-
-
-def _catch_up(ours: Ours, *, watched: bool) -> float:
-    """Return how long it took, in seconds, from the first batch to the last."""
-    config, clock = load(ours.file), Clock()
-    counted = RunMetrics(config.name)
-    with watchers(config.name, WebServer(_door(), [config], open_pipeline, [counted])) if watched else nullcontext():
-        observers = [counted] if watched else []
-        open_pipeline(config).run(threading.Event(), clock, until_caught_up=True, observers=observers)
-    return clock.progressed_at - clock.following_at
 
 
 def _door() -> Door:
@@ -74,14 +72,15 @@ def _door() -> Door:
 
 
 @contextmanager
-def watchers(pipeline: str, server: WebServer) -> Iterator[None]:
+def watchers(config: PipelineConfig, counted: RunMetrics) -> Iterator[None]:
     """Have a page open in as many browsers, as far as the server knows, while the block runs."""
+    server = WebServer(_door(), [config], open_pipeline, [counted])
     context = multiprocessing.get_context("spawn")
     ended = context.Event()
     with closing(server.door), closing(server):
         server.start()
         address = server.door.address.host, server.door.address.port
-        process = context.Process(target=_watch, args=(address, pipeline, ended), daemon=True)
+        process = context.Process(target=_watch, args=(address, config.name, ended), daemon=True)
         process.start()
         while server.watchers[0].watching < _WATCHERS:
             time.sleep(0.05)
