@@ -30,7 +30,7 @@ UNWATCHED_EVERY_S = 10.0
 """How often to look, with the page open somewhere and without: the curves go on without it."""
 
 _SHARE = 0.04
-_SLOWEST_S = 30.0
+_SLOWEST_S = 10.0
 """Looking takes this part of the time, and so is rarer where servers are busy, though no rarer than this."""
 
 
